@@ -1,0 +1,204 @@
+"""Makes the parts of an engine and joins them: the one place that knows them all.
+
+Also writes the plan: what was found, what it takes, what was chosen and why.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+
+from mambad.engine.block_table import BlockTable
+from mambad.engine.cache_manager import CacheManager
+from mambad.engine.cache_plan import CacheNeeds, CachePlan, default_cache_bytes, plan_cache
+from mambad.engine.cgroup import Allowance, allowed_threads, available_memory
+from mambad.engine.config import EngineConfig
+from mambad.engine.counters import Counters
+from mambad.engine.eager_runner import EagerRunner
+from mambad.engine.end_of_message import find_end_of_message_ids
+from mambad.engine.engine import Engine
+from mambad.engine.errors import ConfigError
+from mambad.engine.hub import resolve_model
+from mambad.engine.input_buffers import InputBuffers, capture_sizes
+from mambad.engine.kv_pool import KVPool
+from mambad.engine.lifecycle import SchedulerLimits
+from mambad.engine.loader import LoadFormat, ModelReport, inspect_model, load_inspected
+from mambad.engine.messages import EngineInfo
+from mambad.engine.models.decoder import Decoder
+from mambad.engine.sampler import Sampler
+from mambad.engine.scheduler import Scheduler
+from mambad.engine.state_pool import StatePool
+from mambad.engine.weights import Progress
+from mambad.kernels.ops import Ops, select_ops
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """What start-up decides before any weight is read; `mambad check` prints it.
+
+    Attributes:
+        report: the model.
+        ops: the kernels.
+        cache: slots and blocks.
+        threads: how many, and why.
+    """
+
+    report: ModelReport
+    ops: Ops
+    cache: CachePlan
+    threads: Allowance
+    config: EngineConfig
+
+    def lines(self) -> tuple[str, ...]:
+        """Return the plan for people to read."""
+        report, cache = self.report, self.cache
+        spec = report.spec
+        slot_bytes, block_bytes = spec.slot_bytes(), spec.block_bytes(self.config.block_size)
+        lines = [
+            f"model     {self.config.model}: {spec.family}, {len(spec.layers)} layers, "
+            f"{report.num_parameters / 1e6:.1f} M parameters",
+            f"dtype     weights {_name(report.weight_dtype)} ({report.dtype_reason}), state float32",
+            f"memory    weights {_size(report.weight_bytes)}, states and blocks {_size(cache.num_bytes)}",
+            f"slots     {cache.num_slots} of {_size(slot_bytes)}",
+        ]
+        if block_bytes:
+            size = self.config.block_size
+            lines.append(f"blocks    {cache.num_blocks} of {_size(block_bytes)}, {size} tokens each")
+        lines += [
+            f"length    {cache.max_model_len} tokens a request",
+            f"kernels   {self.ops.name} ({self.ops.reason})",
+            f"threads   {self.threads.amount} ({self.threads.reason})",
+        ]
+        return (*lines, *(f"note      {note}" for note in (*report.notes, *cache.notes)))
+
+
+def plan_engine(config: EngineConfig) -> EnginePlan:
+    """Find the model, choose kernels and divide the memory; reads no weights.
+
+    Raises:
+        LoadError: the model can't be served.
+        ConfigError: a setting can't work with it.
+    """
+    folder = resolve_model(config.model, revision=config.revision, download_dir=config.download_dir)
+    report = inspect_model(folder, dtype=config.dtype, load_format=cast(LoadFormat, config.load_format))
+    threads = allowed_threads(os.environ)
+    if config.threads is not None:
+        threads = Allowance(config.threads, "--threads")
+    try:
+        ops = select_ops(torch.device("cpu"), threads.amount)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    memory = available_memory()
+    num_bytes = config.kv_cache_memory_bytes or default_cache_bytes(memory.amount, report.weight_bytes)
+    spec = report.spec
+    cache = plan_cache(
+        CacheNeeds(spec.slot_bytes(), spec.block_bytes(config.block_size), config.block_size),
+        num_bytes,
+        max_num_seqs=config.max_num_seqs,
+        num_state_slots=config.num_state_slots,
+        max_model_len=config.max_model_len,
+        model_max_len=spec.max_model_len,
+    )
+    return EnginePlan(report, ops, cache, threads, config)
+
+
+def build_engine(
+    config: EngineConfig, progress: Progress | None = None, on_layer: Callable[[], None] | None = None
+) -> tuple[Engine, EngineInfo]:
+    """Load the model and return an engine that is ready to step, with what the front end must know.
+
+    Args:
+        config: what to serve.
+        progress: called while loading with bytes done, bytes in all, and what.
+        on_layer: called after every layer of every step: the sign of life.
+
+    Raises:
+        LoadError, ConfigError: as `plan_engine`.
+    """
+    start_s = time.monotonic()
+    plan = plan_engine(config)
+    decoder = load_inspected(
+        plan.report, ops=plan.ops, seed=config.seed, progress=progress, on_layer=on_layer
+    )
+    runner = build_runner(decoder, plan)
+    counters = Counters()
+    cache = CacheManager(plan.cache.num_slots, plan.cache.num_blocks, config.block_size)
+    scheduler = Scheduler(cache, runner, _limits(plan), counters, time.monotonic)
+    engine = Engine(scheduler, cache, runner, counters, runs_ahead=config.async_scheduling)
+    return engine, _info(plan, time.monotonic() - start_s)
+
+
+def build_runner(
+    decoder: Decoder, plan: EnginePlan, gate: Callable[[int], None] | None = None
+) -> EagerRunner:
+    """Return the runner of a loaded model with pools and buffers as planned."""
+    cpu = torch.device("cpu")
+    spec, cache, block_size = decoder.spec, plan.cache, plan.config.block_size
+    max_blocks = -(-cache.max_model_len // block_size) if cache.num_blocks else 0
+    return EagerRunner(
+        decoder,
+        StatePool(spec, cache.num_slots, cpu),
+        KVPool(spec, cache.num_blocks, block_size, cpu),
+        BlockTable(cache.num_slots, max_blocks, cpu),
+        InputBuffers(capture_sizes(min(plan.config.max_num_seqs, cache.num_slots))),
+        Sampler(spec.eos_token_ids),
+        gate,
+    )
+
+
+def _limits(plan: EnginePlan) -> SchedulerLimits:
+    config, spec = plan.config, plan.report.spec
+    return SchedulerLimits(
+        max_num_seqs=min(config.max_num_seqs, plan.cache.num_slots),
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_model_len=plan.cache.max_model_len,
+        eos_token_ids=frozenset(spec.eos_token_ids),
+        end_of_message_ids=find_end_of_message_ids(plan.report.folder),
+        slot_bytes=spec.slot_bytes(),
+        block_bytes=spec.block_bytes(config.block_size),
+        state_cache_bytes=config.state_cache_bytes,
+        queue_timeout_s=config.queue_timeout,
+        uses_priority=config.scheduling_policy == "priority",
+        scrub_slots=config.scrub_slots,
+    )
+
+
+def _info(plan: EnginePlan, load_duration_s: float) -> EngineInfo:
+    config, cache, spec = plan.config, plan.cache, plan.report.spec
+    return EngineInfo(
+        model=config.model,
+        family=spec.family,
+        num_parameters=plan.report.num_parameters,
+        dtype=_name(plan.report.weight_dtype),
+        state_dtype="float32",
+        quantization="none",
+        device="cpu",
+        kernels=plan.ops.name,
+        vocab_size=spec.real_vocab_size,
+        max_model_len=cache.max_model_len,
+        max_num_seqs=min(config.max_num_seqs, cache.num_slots),
+        num_slots=cache.num_slots,
+        num_blocks=cache.num_blocks,
+        block_size=config.block_size,
+        slot_bytes=spec.slot_bytes(),
+        block_bytes=spec.block_bytes(config.block_size),
+        weight_bytes=plan.report.weight_bytes,
+        num_threads=plan.threads.amount,
+        runs_ahead=config.async_scheduling,
+        eos_token_ids=spec.eos_token_ids,
+        load_duration_s=load_duration_s,
+        plan=plan.lines(),
+    )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _size(num_bytes: int) -> str:
+    if num_bytes >= 1 << 30:
+        return f"{num_bytes / (1 << 30):.2f} GiB"
+    return f"{num_bytes / (1 << 20):.2f} MiB" if num_bytes >= 1 << 20 else f"{num_bytes / 1024:.1f} KiB"

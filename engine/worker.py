@@ -1,0 +1,196 @@
+"""The engine process: `python -m mambad.engine.worker`, started by `engine_process`.
+
+Reads one line of JSON (`WorkerStart`) from standard input, connects, loads the model and serves steps
+until told to exit. Standard input stays open: when it ends, the front end is gone and so are we. Owns the
+socket's engine end; the engine itself knows nothing of it.
+"""
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+import zmq
+
+from mambad.engine.build import build_engine
+from mambad.engine.engine import Engine
+from mambad.engine.errors import ConfigError, EngineDeadError, LoadError
+from mambad.engine.messages import (
+    Abort,
+    Exit,
+    Fatal,
+    Finish,
+    FromEngine,
+    Progress,
+    Query,
+    Ready,
+    Reply,
+    Shutdown,
+    Stats,
+    StepOutput,
+    Submit,
+    ToEngine,
+    WorkerStart,
+    encode,
+    to_engine_decoder,
+)
+from mambad.engine.outputs import RequestOutput
+from mambad.engine.progress import ProgressCounter
+
+logger = logging.getLogger(__name__)
+
+REPORT_INTERVAL_S = 0.5
+BLOCKED_POLL_MS = 1
+PROGRESS_INTERVAL_S = 0.1
+
+
+class Worker:
+    """The main loop around an engine.
+
+    Args:
+        engine: what to drive.
+        socket: connected to the front end.
+    """
+
+    def __init__(self, engine: Engine, socket: "zmq.Socket[bytes]") -> None:
+        self._engine = engine
+        self._socket = socket
+        self._next_report_s = 0.0
+        self._is_exiting = False
+
+    def run(self) -> None:
+        """Serve until `Exit`."""
+        engine = self._engine
+        while not self._is_exiting:
+            self._drain_inbox()
+            if engine.has_work:
+                self._deliver(engine.step(self._report_if_due))
+            else:
+                engine.maintain()
+                self._deliver(engine.scheduler.take_outputs())
+            self._report_if_due()
+        self._deliver(engine.drain())
+
+    def _drain_inbox(self) -> None:
+        """Take in every message that is there; while there is nothing to do, wait for one."""
+        timeout_ms = int(REPORT_INTERVAL_S * 1000)
+        if self._engine.has_work:
+            timeout_ms = BLOCKED_POLL_MS if self._engine.is_blocked else 0
+        if not self._socket.poll(timeout_ms):
+            return
+        while not self._is_exiting:
+            try:
+                data = self._socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self._handle(to_engine_decoder.decode(data))
+
+    def _handle(self, message: ToEngine) -> None:
+        engine = self._engine
+        match message:
+            case Submit(submissions):
+                for submission in submissions:
+                    engine.submit(submission)
+            case Abort(request_id, reason):
+                engine.abort(request_id, reason)
+            case Finish(request_id, num_kept_tokens):
+                engine.finish_early(request_id, num_kept_tokens)
+            case Query(query_id, options):
+                self._send(Reply(query_id, engine.report().state(**options)))
+            case Shutdown(text):
+                self._deliver(engine.shut_down(text))
+            case Exit():
+                self._is_exiting = True
+
+    def _deliver(self, outputs: list[RequestOutput]) -> None:
+        if outputs:
+            self._send(StepOutput(tuple(outputs)))
+
+    def _report_if_due(self) -> None:
+        now = time.monotonic()
+        if now >= self._next_report_s:
+            self._next_report_s = now + REPORT_INTERVAL_S
+            self._send(Stats(self._engine.stats()))
+
+    def _send(self, message: FromEngine) -> None:
+        self._socket.send(encode(message))
+
+
+class ProgressReporter:
+    """Passes the loader's progress on, at most every tenth of a second."""
+
+    def __init__(self, socket: "zmq.Socket[bytes]", counter: ProgressCounter) -> None:
+        self._socket = socket
+        self._counter = counter
+        self._next_s = 0.0
+
+    def __call__(self, done: int, total: int, what: str) -> None:
+        """Report that `done` of `total` of `what` is done."""
+        self._counter.bump()
+        now = time.monotonic()
+        if now >= self._next_s or done >= total:
+            self._next_s = now + PROGRESS_INTERVAL_S
+            self._socket.send(encode(Progress(what, done, total)))
+
+
+def _watch_parent() -> None:
+    """End this process when standard input ends, whatever the other threads do."""
+
+    def wait() -> None:
+        while sys.stdin.buffer.raw.read(4096):  # type: ignore[attr-defined]
+            pass
+        os._exit(1)
+
+    threading.Thread(target=wait, name="watch-parent", daemon=True).start()
+
+
+def _serve(start: WorkerStart, socket: "zmq.Socket[bytes]") -> int:
+    counter = ProgressCounter(Path(start.progress_path))
+    try:
+        engine, info = build_engine(start.config, ProgressReporter(socket, counter), counter.bump)
+    except (ConfigError, LoadError) as error:
+        kind = "config" if isinstance(error, ConfigError) else "load"
+        socket.send(encode(Fatal(kind, str(error))))
+        return 2
+    socket.send(encode(Ready(info)))
+    try:
+        Worker(engine, socket).run()
+    except EngineDeadError as error:
+        logger.critical("the engine can't go on: %s", error)
+        socket.send(encode(Fatal("engine", str(error))))
+        return 1
+    engine.close()
+    return 0
+
+
+def main() -> int:
+    """Run the engine process; returns its exit code."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    line = sys.stdin.buffer.raw.readline()  # type: ignore[attr-defined]
+    start = msgspec.json.decode(line, type=WorkerStart)
+    _watch_parent()
+    logging.basicConfig(
+        level=start.config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    context = zmq.Context()
+    socket = context.socket(zmq.PAIR)
+    socket.set_hwm(0)
+    socket.setsockopt(zmq.LINGER, 2000)
+    socket.connect(start.endpoint)
+    try:
+        return _serve(start, socket)
+    except Exception as error:
+        logger.exception("the engine process ends")
+        socket.send(encode(Fatal("engine", f"{type(error).__name__}: {error}")))
+        return 1
+    finally:
+        socket.close()
+        context.term()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
