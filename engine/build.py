@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 import torch
@@ -44,6 +45,8 @@ class EnginePlan:
         ops: the kernels.
         cache: slots and blocks.
         threads: how many, and why.
+        config: what was asked for.
+        tokenizer_folder: where the tokenizer's files are.
     """
 
     report: ModelReport
@@ -51,6 +54,7 @@ class EnginePlan:
     cache: CachePlan
     threads: Allowance
     config: EngineConfig
+    tokenizer_folder: Path
 
     def lines(self) -> tuple[str, ...]:
         """Return the plan for people to read."""
@@ -83,7 +87,15 @@ def plan_engine(config: EngineConfig) -> EnginePlan:
         ConfigError: a setting can't work with it.
     """
     folder = resolve_model(config.model, revision=config.revision, download_dir=config.download_dir)
-    report = inspect_model(folder, dtype=config.dtype, load_format=cast(LoadFormat, config.load_format))
+    tokenizer_folder = folder
+    if config.tokenizer is not None:
+        tokenizer_folder = resolve_model(config.tokenizer, download_dir=config.download_dir)
+    report = inspect_model(
+        folder,
+        dtype=config.dtype,
+        load_format=cast(LoadFormat, config.load_format),
+        tokenizer_folder=tokenizer_folder,
+    )
     threads = allowed_threads(os.environ)
     if config.threads is not None:
         threads = Allowance(config.threads, "--threads")
@@ -102,7 +114,7 @@ def plan_engine(config: EngineConfig) -> EnginePlan:
         max_model_len=config.max_model_len,
         model_max_len=spec.max_model_len,
     )
-    return EnginePlan(report, ops, cache, threads, config)
+    return EnginePlan(report, ops, cache, threads, config, tokenizer_folder)
 
 
 def build_engine(
@@ -156,7 +168,7 @@ def _limits(plan: EnginePlan) -> SchedulerLimits:
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_model_len=plan.cache.max_model_len,
         eos_token_ids=frozenset(spec.eos_token_ids),
-        end_of_message_ids=find_end_of_message_ids(plan.report.folder),
+        end_of_message_ids=find_end_of_message_ids(plan.tokenizer_folder),
         slot_bytes=spec.slot_bytes(),
         block_bytes=spec.block_bytes(config.block_size),
         state_cache_bytes=config.state_cache_bytes,

@@ -13,7 +13,7 @@ from mambad.engine.batch_builder import BatchBuilder
 from mambad.engine.cache_manager import CacheManager
 from mambad.engine.counters import Counters
 from mambad.engine.lifecycle import Lifecycle, SchedulerLimits
-from mambad.engine.outputs import RequestOutput
+from mambad.engine.outputs import RequestOutput, TokenLogprobs
 from mambad.engine.request import Request, RequestStatus, Submission
 from mambad.engine.runner import Runner
 
@@ -218,6 +218,8 @@ class Scheduler:
         request.num_prompt_tokens_counted = max(end, request.num_prompt_tokens_counted)
         num_sent = request.num_prompt_logprobs_sent
         prompt_logprobs = row.prompt_logprobs[max(num_sent - span.start, 0) :]
+        if num_sent == 0 and span.num_prompt_logprobs >= 0:
+            prompt_logprobs = (TokenLogprobs(request.token_ids[0], None), *prompt_logprobs)
         request.num_prompt_logprobs_sent = max(num_sent, end)
         self._commit_row(request, row, RequestOutput(request.request_id, prompt_logprobs=prompt_logprobs))
 

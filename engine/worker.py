@@ -69,6 +69,8 @@ class Worker:
             self._drain_inbox()
             if engine.has_work:
                 self._deliver(engine.step(self._report_if_due))
+                if not engine.has_work:
+                    self._next_report_s = 0.0  # let an idle engine be seen as idle at once
             else:
                 engine.maintain()
                 self._deliver(engine.scheduler.take_outputs())

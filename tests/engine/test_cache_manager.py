@@ -1,6 +1,7 @@
 """Slots and blocks of requests."""
 
 import pytest
+
 from mambad.engine.cache_manager import CacheManager
 
 

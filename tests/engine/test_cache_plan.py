@@ -1,6 +1,7 @@
 """How memory becomes slots and blocks."""
 
 import pytest
+
 from mambad.engine.cache_plan import CacheNeeds, CachePlan, default_cache_bytes, plan_cache
 from mambad.engine.errors import ConfigError
 

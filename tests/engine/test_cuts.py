@@ -1,7 +1,10 @@
 """Where prefills may be split."""
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
+
 from mambad.engine.cuts import CHUNK_SIZE, chunk_ends, find_cuts, furthest_end
 
 TOKENS = st.lists(st.integers(0, 9), max_size=400)
@@ -31,7 +34,7 @@ def test_cuts_depend_on_the_tokens_before_them_only(tokens: list[int], ends: set
 @given(TOKENS, st.sets(st.integers(0, 9), max_size=2))
 def test_no_chunk_is_empty_or_longer_than_the_chunk_size(tokens: list[int], ends: set[int]) -> None:
     grid = [0, *chunk_ends(find_cuts(tokens, ends), 0, len(tokens))]
-    sizes = [end - start for start, end in zip(grid, grid[1:], strict=False)]
+    sizes = [end - start for start, end in itertools.pairwise(grid)]
     assert all(0 < size <= CHUNK_SIZE for size in sizes) or not tokens
 
 

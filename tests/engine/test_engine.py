@@ -3,9 +3,10 @@
 import logging
 
 import pytest
+from toy_engine import EOS, ToyEngine, expected_tokens
+
 from mambad.engine.errors import EngineDeadError
 from mambad.engine.sampling_params import SamplingParams
-from toy_engine import EOS, ToyEngine, expected_tokens
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
@@ -124,7 +125,9 @@ ENDS = [
 @pytest.mark.parametrize("runs_ahead", [False, True], ids=["in-step", "ahead"])
 @pytest.mark.parametrize("end", ENDS, ids=[end.__name__ for end in ENDS])
 def test_every_way_to_end_frees_everything_and_the_next_request_is_right(
-    end, runs_ahead: bool, budget: int  # type: ignore[no-untyped-def]
+    end,
+    runs_ahead: bool,
+    budget: int,  # type: ignore[no-untyped-def]
 ) -> None:
     toy = ToyEngine(
         num_slots=1, num_blocks=50, runs_ahead=runs_ahead, max_model_len=200,
@@ -160,7 +163,9 @@ def test_a_failing_step_ends_its_requests_only_and_the_engine_goes_on() -> None:
     assert toy.tokens["waiting"] == expected_tokens(PROMPT, params)
 
 
-def test_when_the_probe_after_a_failing_step_fails_the_engine_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_the_probe_after_a_failing_step_fails_the_engine_is_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     toy = ToyEngine(num_slots=1)
 
     def raise_always(*_: object) -> None:

@@ -9,10 +9,11 @@ import dataclasses
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from toy_engine import ToyEngine, expected_tokens
+
 from mambad.engine.id_pool import IdState
 from mambad.engine.request import Submission
 from mambad.engine.sampling_params import SamplingParams
-from toy_engine import ToyEngine, expected_tokens
 
 MAX_MODEL_LEN = 48
 

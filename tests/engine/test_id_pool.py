@@ -1,6 +1,7 @@
 """The ledger of slots and blocks."""
 
 import pytest
+
 from mambad.engine.id_pool import Handle, IdPool, IdState, PoolError
 
 

@@ -1,10 +1,11 @@
 """What runs when: budget, order, preemption, limits. Over the fake runner, whose states are honest hashes."""
 
 import pytest
+from toy_engine import EOS, ToyEngine, expected_tokens
+
 from mambad.engine.batch import Batch
 from mambad.engine.request import Submission
 from mambad.engine.sampling_params import SamplingParams
-from toy_engine import EOS, ToyEngine, expected_tokens
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 RUNS_AHEAD = pytest.mark.parametrize("runs_ahead", [False, True])
@@ -77,7 +78,9 @@ def test_preemption_by_swap_and_by_replay_changes_no_token(runs_ahead: bool, sta
         max_model_len=64,
         state_cache_bytes=state_cache_bytes,
     )
-    asked = {f"r{i}": toy.submit(f"r{i}", [i, 7, 8], max_tokens=40, seed=i, ignore_eos=True) for i in range(4)}
+    asked = {
+        f"r{i}": toy.submit(f"r{i}", [i, 7, 8], max_tokens=40, seed=i, ignore_eos=True) for i in range(4)
+    }
     toy.run()
     assert toy.counters.preemptions > 0
     for i, (name, params) in enumerate(asked.items()):
@@ -96,7 +99,7 @@ def test_the_oldest_running_request_is_never_preempted() -> None:
     toy.run()
     assert oldest.num_preemptions == 0
     assert toy.counters.preemptions > 0
-    assert list(toy.finished)[0] == "r0"
+    assert next(iter(toy.finished)) == "r0"
 
 
 def test_a_preempted_request_is_first_in_line() -> None:
@@ -174,9 +177,7 @@ def test_run_ahead_never_computes_past_a_length_limit() -> None:
 
 def test_an_end_of_sequence_token_during_run_ahead_quarantines_the_slot() -> None:
     toy = ToyEngine(num_slots=1, runs_ahead=True)
-    prompt = next(
-        [n] for n in range(40) if EOS in expected_tokens([n], SamplingParams(max_tokens=30))[1:20]
-    )
+    prompt = next([n] for n in range(40) if EOS in expected_tokens([n], SamplingParams(max_tokens=30))[1:20])
     toy.submit("a", prompt, max_tokens=30)
     while "a" not in toy.finished:
         toy.step()

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+
 from mambad.engine.errors import EngineDeadError
 from mambad.engine.outputs import RequestOutput, RequestTimes
 from mambad.engine.stream import RequestStream

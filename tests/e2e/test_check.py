@@ -1,0 +1,102 @@
+"""`mambad check` on what can't be served: exit code 2 and one line that helps."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+from toy_models import copy_of, edit_json
+
+
+def check(model: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mambad", "check", str(model)], capture_output=True, text=True, timeout=60
+    )
+
+
+def no_model(folder: Path) -> str:
+    folder.mkdir()
+    (folder / "readme.txt").write_text("nothing here")
+    return "config.json"
+
+
+def unsupported(folder: Path) -> str:
+    copy_of("granite", folder)
+    edit_json(folder / "config.json", architectures=["LlamaForCausalLM"], model_type="llama")
+    return "LlamaForCausalLM"
+
+
+def missing_tensor(folder: Path) -> str:
+    copy_of("mamba2", folder)
+    tensors = load_file(folder / "model.safetensors")
+    name = next(name for name in tensors if name.endswith("layers.1.mixer.A_log"))
+    del tensors[name]
+    save_file(tensors, folder / "model.safetensors")
+    return "layers.1.mixer.A_log"
+
+
+def wrong_shape(folder: Path) -> str:
+    copy_of("mamba2", folder)
+    tensors = load_file(folder / "model.safetensors")
+    name = next(name for name in tensors if name.endswith("layers.1.mixer.D"))
+    tensors[name] = tensors[name].repeat(2)
+    save_file(tensors, folder / "model.safetensors")
+    return "layers.1.mixer.D"
+
+
+def unexpected_tensor(folder: Path) -> str:
+    copy_of("mamba2", folder)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["backbone.layers.7.mixer.extra"] = tensors[next(iter(tensors))].clone()
+    save_file(tensors, folder / "model.safetensors")
+    return "backbone.layers.7.mixer.extra"
+
+
+def damaged_config(folder: Path) -> str:
+    copy_of("mamba", folder)
+    (folder / "config.json").write_text('{"model_type": ')
+    return "config.json"
+
+
+def truncated_weights(folder: Path) -> str:
+    copy_of("mamba", folder)
+    data = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(data[: len(data) // 2])
+    return "model.safetensors"
+
+
+FAULTS = [
+    no_model, unsupported, missing_tensor, wrong_shape, unexpected_tensor, damaged_config, truncated_weights,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("spoil", FAULTS, ids=[spoil.__name__ for spoil in FAULTS])
+def test_a_model_that_cannot_be_served_is_named_in_one_line(
+    spoil: Callable[[Path], str], tmp_path: Path
+) -> None:
+    named = spoil(tmp_path / "model")
+    done = check(tmp_path / "model")
+    assert done.returncode == 2
+    message = [line for line in done.stderr.splitlines() if line]
+    assert len(message) == 1
+    assert named in message[0]
+    assert "Traceback" not in done.stdout
+
+
+def test_a_model_that_can_be_served_is_described(tmp_path: Path) -> None:
+    done = check(copy_of("granite", tmp_path / "model"))
+    assert done.returncode == 0
+    for word in ("granitemoehybrid", "slots", "blocks", "kernels", "float32"):
+        assert word in done.stdout
+
+
+def test_weights_are_not_read_into_memory(tmp_path: Path) -> None:
+    """The tensors' bytes may be anything: only the headers are looked at."""
+    folder = copy_of("mamba", tmp_path / "model")
+    data = bytearray((folder / "model.safetensors").read_bytes())
+    header = 8 + int.from_bytes(data[:8], "little")
+    data[header:] = b"\xff" * (len(data) - header)
+    (folder / "model.safetensors").write_bytes(bytes(data))
+    assert check(folder).returncode == 0
