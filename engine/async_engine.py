@@ -151,8 +151,9 @@ class AsyncEngine:
             self._process.send(Query(query_id, options))
             try:
                 with contextlib.suppress(TimeoutError):
-                    self._last_report = await asyncio.wait_for(answer, QUERY_TIMEOUT_S)
-                    return {**self._last_report, "stale": False}
+                    report = await asyncio.wait_for(answer, QUERY_TIMEOUT_S)
+                    self._last_report = report
+                    return {**report, "stale": False}
             finally:
                 self._queries.pop(query_id, None)
         return {**(self._last_report or {}), "stale": True}

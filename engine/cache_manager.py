@@ -19,7 +19,7 @@ class Allocation:
 
     Attributes:
         slot: its slot.
-        blocks: its blocks; block i holds the keys and values of tokens [i * block_size, (i + 1) * block_size).
+        blocks: its blocks; block i holds tokens [i * block_size, (i + 1) * block_size).
     """
 
     slot: Handle
@@ -135,7 +135,7 @@ class CacheManager:
 
     def audit(self, live_keys: Set[int], last_launched_step: int, now: float) -> list[LeakReport]:
         """Check that a live request holds each slot and block; mark and count leaks, reclaim earlier ones."""
-        reports = []
+        reports: list[LeakReport] = []
         live_owners = live_keys & self._held.keys()
         for pool in (self.slots, self.blocks):
             self.num_reclaimed += pool.count(IdState.LEAKED) if pool is self.slots else 0

@@ -118,8 +118,6 @@ class EagerRunner:
         # The newest launches; the oldest of them read the buffers that the next launch fills.
         self._handles: deque[EagerStepHandle] = deque(maxlen=NUM_SETS)
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._scrubs: dict[int, list[int]] = {}
         self._worker = threading.Thread(target=self._work, name="mambad-runner", daemon=True)
         self._worker.start()
 
@@ -163,12 +161,8 @@ class EagerRunner:
         self._table.clear(slot)
 
     def scrub(self, slot: int) -> None:
-        """Zero a slot's states once all launched steps have computed, before the last counts as completed."""
-        with self._lock:
-            if self._num_completed >= self._last_launched():
-                self._states.zero(slot)
-            else:
-                self._scrubs.setdefault(self._last_launched(), []).append(slot)
+        """Zero a slot's states, at once. No launched step may use it."""
+        self._states.zero(slot)
 
     def poison(self, slots: Sequence[int], block_ids: Sequence[int]) -> None:
         """Fill slots and blocks with NaN, at once: for tests. No launched step may use them, 0 excepted."""
@@ -213,11 +207,7 @@ class EagerRunner:
             outcome = self._compute(job)
         except BaseException as error:
             outcome = error
-        step_id = job.batch.step_id
-        with self._lock:
-            for slot in self._scrubs.pop(step_id, []):
-                self._states.zero(slot)
-            self._num_completed = step_id
+        self._num_completed = job.batch.step_id
         job.handle.end(outcome)
 
     def _compute(self, job: _Job) -> StepResult:

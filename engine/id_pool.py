@@ -13,7 +13,6 @@ from collections.abc import Iterable, Set
 from enum import IntEnum
 from typing import NamedTuple
 
-
 NOBODY = 0
 UNKNOWN = -1
 
@@ -36,7 +35,7 @@ class Handle(NamedTuple):
 
 
 class PoolError(Exception):
-    """A handle was used that is stale, or an owner released what it does not hold: a bug, never a user's fault."""
+    """A stale handle was used, or an owner released what it does not hold: a bug, never a user's fault."""
 
 
 class Leak(NamedTuple):

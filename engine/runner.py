@@ -56,11 +56,11 @@ class Runner(Protocol):
         ...
 
     def clear_row(self, slot: int) -> None:
-        """Set the slot's row of the block table to null: on the host now, on the device with the next step."""
+        """Set the slot's row of the block table to null: on the host now, on the device later."""
         ...
 
     def scrub(self, slot: int) -> None:
-        """Zero a slot's states after all launched steps."""
+        """Zero a slot's states, at once. No launched step may use it."""
         ...
 
     def close(self) -> None:

@@ -25,6 +25,9 @@ from mambad.engine.sampling_params import SamplingParams
 _MASS_TOLERANCE = 1e-4
 """Bound on the error of a float32 softmax's sum, with plenty to spare."""
 
+_PIECE_SIZE = 1 << 17
+"""Numbers worked on at once when drawing: larger pieces leave the cache, smaller ones cost more calls."""
+
 
 @dataclass(frozen=True, slots=True)
 class SampledRow:
@@ -90,19 +93,31 @@ def _pick_greedy(logits: Tensor, specs: Sequence[SampleSpec]) -> list[int]:
 
 
 def _pick_drawn(logits: Tensor, specs: Sequence[SampleSpec]) -> list[int]:
+    num_rows = max(1, _PIECE_SIZE // logits.shape[1])
+    token_ids: list[int] = []
+    for first in range(0, len(specs), num_rows):
+        token_ids += _pick_piece(logits[first : first + num_rows], specs[first : first + num_rows])
+    return token_ids
+
+
+def _pick_piece(logits: Tensor, specs: Sequence[SampleSpec]) -> list[int]:
     temperatures = torch.tensor([spec.params.temperature for spec in specs]).unsqueeze(1)
     # The largest logit becomes 0 first, so a tiny temperature can't overflow.
     probs = torch.softmax((logits - logits.amax(dim=-1, keepdim=True)).div_(temperatures), dim=-1)
     uniforms = uniform_draws(specs)
     token_ids = [0] * len(specs)
-    whole = [row for row, spec in enumerate(specs) if not _is_ranked(spec.params, logits.shape[1])]
-    if whole:
-        drawn = _draw_by_id(_take(probs, whole), [specs[row].params.min_p for row in whole], uniforms[whole])
-        for row, token_id in zip(whole, drawn, strict=True):
-            token_ids[row] = token_id
+    whole = []
     for row, spec in enumerate(specs):
         if _is_ranked(spec.params, logits.shape[1]):
             token_ids[row] = _draw_by_rank(probs[row].numpy(), spec.params, uniforms[row])
+        else:
+            whole.append(row)
+    if whole:
+        min_p = [specs[row].params.min_p for row in whole]
+        for row, token_id in zip(
+            whole, _draw_by_id(_take(probs, whole), min_p, uniforms[whole]), strict=True
+        ):
+            token_ids[row] = token_id
     return token_ids
 
 

@@ -17,7 +17,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         top_k: keep the k most likely tokens; 0 keeps all.
         top_p: keep the smallest set of tokens whose probability reaches this; 1 keeps all.
         min_p: drop tokens below this share of the most likely token's probability; 0 drops none.
-        repetition_penalty: divides positive and multiplies negative logits of tokens seen in prompt or output.
+        repetition_penalty: divides positive and multiplies negative logits of tokens of prompt and output.
         presence_penalty: subtracted from logits of tokens seen in the output.
         frequency_penalty: subtracted once per occurrence in the output.
         logit_bias: (token id, added to its logit) pairs.

@@ -113,7 +113,8 @@ class Scheduler:
 
     def fail(self, batch: Batch, message: str) -> None:
         """End the requests of a step that raised."""
-        for key in {item.request_key for item in (*batch.prefills, *batch.decodes)}:
+        keys = {span.request_key for span in batch.prefills} | {row.request_key for row in batch.decodes}
+        for key in keys:
             request = self.requests.by_key(key)
             if request is not None:
                 self.requests.finish(request, "error", error=message, error_code="engine_error")

@@ -139,11 +139,22 @@ class ProgressReporter:
             self._socket.send(encode(Progress(what, done, total)))
 
 
+def _read_line(descriptor: int) -> bytes:
+    """Read one line and not a byte more: what follows is for whoever watches the descriptor."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(descriptor, 1)
+        if not byte:
+            break
+        line += byte
+    return line
+
+
 def _watch_parent() -> None:
     """End this process when standard input ends, whatever the other threads do."""
 
     def wait() -> None:
-        while sys.stdin.buffer.raw.read(4096):  # type: ignore[attr-defined]
+        while os.read(sys.stdin.fileno(), 4096):
             pass
         os._exit(1)
 
@@ -172,8 +183,7 @@ def _serve(start: WorkerStart, socket: "zmq.Socket[bytes]") -> int:
 def main() -> int:
     """Run the engine process; returns its exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    line = sys.stdin.buffer.raw.readline()  # type: ignore[attr-defined]
-    start = msgspec.json.decode(line, type=WorkerStart)
+    start = msgspec.json.decode(_read_line(sys.stdin.fileno()), type=WorkerStart)
     _watch_parent()
     logging.basicConfig(
         level=start.config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"

@@ -1,6 +1,7 @@
 """`mambad serve` as a process: what it prints, how it ends, and what it refuses to start with."""
 
 import json
+import os
 import re
 import signal
 import socket
@@ -29,8 +30,8 @@ def refuse(*words: str) -> str:
     return lines[0]
 
 
-def complete(url: str, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mambad", "complete", "To be", "--url", url, "--seed", "1", *words]
+def complete(url: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mambad", "complete", "To be", "--url", url, "--max-tokens", "1500"]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -46,25 +47,19 @@ def streaming(served: ServedProcess) -> Iterator[Callable[[], str]]:
         yield lambda: (first + answer.read()).decode()
 
 
-def test_start_up_prints_the_plan_the_address_and_a_command_that_works():
+def test_a_server_says_how_to_reach_it_and_lets_a_running_request_finish_at_the_end():
     with serve(served_model(), *FLAGS) as served:
         first = next(i for i, line in enumerate(served.lines) if line.startswith("mambad: listening on "))
         plan = [line.split()[0] for line in served.lines[:first] if re.match(r"[a-z]+  ", line)]
         assert {"model", "dtype", "memory", "slots", "length", "kernels", "threads"} <= set(plan)
-        done = complete(served.url, "--max-tokens", "5")
-        assert (done.returncode, done.stderr) == (0, "")
-        (command,) = [line for line in served.lines[first:] if line.startswith("try: curl ")]
-        assert f"{served.url}/v1/completions" in command
-        assert json.loads(re.search(r"-d '(.*)'$", command)[1])["model"] == "toy-granite"
+        wait_until(lambda: served.lines[-1].startswith("try: curl "))
+        assert f"{served.url}/v1/completions" in served.lines[-1]
+        assert json.loads(re.search(r"-d '(.*)'$", served.lines[-1])[1])["model"] == "toy-granite"
 
-
-def test_sigterm_lets_a_running_request_finish():
-    with serve(served_model(), *FLAGS) as served:
         done: list[str] = []
-        ask = lambda: done.append(complete(served.url, "--max-tokens", "1500").stdout)  # noqa: E731
-        thread = threading.Thread(target=ask)
+        thread = threading.Thread(target=lambda: done.append(complete(served.url).stdout))
         thread.start()
-        wait_until_running(served)
+        wait_until(lambda: num_running(served) == 1)
         served.process.send_signal(signal.SIGTERM)
         assert served.process.wait(30) == 0
         thread.join()
@@ -80,11 +75,12 @@ def test_what_runs_past_the_shutdown_timeout_ends_with_an_error_event():
     events = [line.removeprefix("data: ") for line in text.splitlines() if line]
     assert events[-1] == "[DONE]"
     assert json.loads(events[-2])["error"]["code"] == "shutdown"
-    assert '"finish_reason":"' not in text.replace(" ", "")
+    assert '"finish_reason":"' not in text
 
 
 def test_a_second_signal_stops_now_and_takes_the_engine_along():
-    with serve(served_model(), *FLAGS) as served, streaming(served):
+    with serve(served_model(), *FLAGS, "--host", "0.0.0.0") as served, streaming(served):
+        assert any("is open to everybody who can reach it" in line for line in served.lines)
         engine = served.engine_pid()
         served.process.send_signal(signal.SIGINT)
         wait_until(lambda: any("draining 1 requests" in line for line in served.lines))
@@ -96,21 +92,28 @@ def test_a_second_signal_stops_now_and_takes_the_engine_along():
         assert not any("Traceback" in line for line in served.lines)
 
 
-def test_the_server_answers_on_a_unix_socket_and_removes_it(tmp_path):
+def test_a_unix_socket_is_served_behind_a_key_and_removed_at_the_end(tmp_path):
     path = tmp_path / "mambad.sock"
     command = [sys.executable, "-m", "mambad", "serve", str(served_model()), *FLAGS, "--uds", str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    environment = {**os.environ, "MAMBAD_API_KEY": "secret-key"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    ) as process:
         assert process.stdout is not None
-        lines = iter(process.stdout.readline, "")
-        assert any(line == f"mambad: listening on unix:{path}\n" for line in lines)
-        with socket.socket(socket.AF_UNIX) as client:
-            client.connect(str(path))
-            client.sendall(b"GET /state HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-            assert client.recv(15) == b"HTTP/1.1 200 OK"
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if line.startswith("try: "):
+                break
+        assert f"mambad: listening on unix:{path}\n" in lines
+        assert f"curl -N --unix-socket {path} http://localhost/v1/completions" in lines[-1]
+        assert ask(path, "") == b"HTTP/1.1 401"
+        assert ask(path, "Authorization: Bearer secret-key\r\n") == b"HTTP/1.1 200"
         process.send_signal(signal.SIGTERM)
-        process.stdout.read()
+        lines += process.stdout
         assert process.wait(30) == 0
     assert not path.exists()
+    assert not any("secret-key" in line or "open to everybody" in line for line in lines)
 
 
 def test_a_used_port_is_reported_before_anything_is_loaded():
@@ -122,27 +125,28 @@ def test_a_used_port_is_reported_before_anything_is_loaded():
 
 
 def test_a_model_that_can_not_be_served_is_one_line(tmp_path):
-    assert "has no tokenizer.json" in refuse(str(tmp_path), "--port", "0")
-    words = (str(tmp_path), "--port", "0", "--tokenizer", str(served_model()))
-    assert "holds no model: config.json is missing" in refuse(*words)
     (tmp_path / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
-    assert "llama" in refuse(*words)
+    assert "llama" in refuse(str(tmp_path), "--port", "0", "--tokenizer", str(served_model()))
 
 
 def test_too_little_memory_names_the_smallest_that_works():
     line = refuse(str(served_model()), *FLAGS, "--port", "0", "--kv-cache-memory-bytes", "1k")
-    needed = int(re.search(r"--kv-cache-memory-bytes to at least (\d+)", line)[1])
-    with serve(served_model(), *FLAGS, "--kv-cache-memory-bytes", str(needed)) as served:
-        assert any(line.startswith("slots     1 of ") for line in served.lines)
+    assert re.search(r"--kv-cache-memory-bytes to at least \d+$", line)
 
 
-def test_a_server_that_is_open_to_all_warns_and_one_with_a_key_does_not():
-    with serve(served_model(), *FLAGS, "--host", "0.0.0.0") as served:
-        assert any("is open to everybody who can reach it" in line for line in served.lines)
-    environment = {"MAMBAD_API_KEY": "secret-key"}
-    with serve(served_model(), *FLAGS, "--host", "0.0.0.0", environment=environment) as served:
-        assert complete(served.url, "--max-tokens", "2").stderr.endswith("Incorrect API key provided.\n")
-    assert not any("is open to everybody" in line or "secret-key" in line for line in served.lines)
+def ask(path: Path, headers: str) -> bytes:
+    """Return the start of the answer to GET /v1/models on a Unix socket."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        client.sendall(f"GET /v1/models HTTP/1.1\r\nHost: x\r\n{headers}Connection: close\r\n\r\n".encode())
+        return client.recv(12)
+
+
+def num_running(served: ServedProcess) -> float:
+    with urllib.request.urlopen(f"{served.url}/metrics") as answer:
+        found = re.search(r"^mambad_requests_running\{[^}]*\} (\S+)$", answer.read().decode(), re.MULTILINE)
+    assert found is not None
+    return float(found[1])
 
 
 def wait_until(is_true: Callable[[], bool]) -> None:
@@ -150,11 +154,3 @@ def wait_until(is_true: Callable[[], bool]) -> None:
     while not is_true():
         assert time.monotonic() < deadline
         time.sleep(0.02)
-
-
-def wait_until_running(served: ServedProcess) -> None:
-    def is_running() -> bool:
-        with urllib.request.urlopen(f"{served.url}/metrics") as answer:
-            return b'mambad_requests_running{engine="0",model_name="toy-granite"} 1.0' in answer.read()
-
-    wait_until(is_running)

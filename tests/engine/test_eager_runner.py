@@ -1,4 +1,4 @@
-"""The CPU runner: order, isolation of steps, failures, and equality of what neighbours can't change."""
+"""The CPU runner: order of steps, their isolation from each other, failures, scrubbing, the end."""
 
 import functools
 import threading
@@ -6,25 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from toy_runner import (
-    BLOCKS_A_SLOT,
-    NUM_SLOTS,
-    Client,
-    Gate,
-    Undisturbed,
-    digests,
-    run_alone,
-    toy_decoder,
-    toy_rig,
-)
+from toy_runner import Client, Gate, Undisturbed, assert_equal, run_alone, toy_rig
 
-from mambad.engine.batch import TOKEN_OF_LAUNCHED_STEP, Batch, StepResult, TableUpdate
-from mambad.engine.eager_runner import EagerRunner, EagerStepHandle
+from mambad.engine.batch import Batch, StepResult, TableUpdate
 from mambad.engine.sampling_params import SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0, num_logprobs=2)
-DRAWN = SamplingParams(temperature=1.5, top_p=0.95, seed=5, num_logprobs=1)
-WHOLE = SamplingParams(seed=6, choice_index=1, num_logprobs=0, num_prompt_logprobs=2)
 
 
 @pytest.fixture(autouse=True)
@@ -40,148 +27,8 @@ def prompt(length: int, first: int) -> list[int]:
 
 
 @functools.cache
-def alone(slot: int, length: int, params: SamplingParams, num_tokens: int) -> Undisturbed:
-    return run_alone(slot, prompt(length, slot), params, num_tokens)
-
-
-def assert_equal(client: Client, expected: Undisturbed) -> None:
-    assert client.output == expected.client.output
-    assert client.logprobs == expected.client.logprobs
-    assert client.prompt_logprobs == expected.client.prompt_logprobs
-
-
-# ---- equality ----------------------------------------------------------------------------------------
-
-
-def test_staggered_requests_run_ahead_equal_each_alone() -> None:
-    """Long prefill in three steps, rows that change places, a batch that grows, shrinks and pads."""
-    a = Client(1, prompt(130, 1), GREEDY)
-    b = Client(3, prompt(20, 3), DRAWN)
-    c = Client(2, prompt(70, 2), WHOLE)
-    table = tuple(client.table_update for client in (a, b, c))
-    plan: list[tuple[list[tuple[Client, int]], list[Client]]] = [
-        ([(a, 64)], []),
-        ([(b, 20), (a, 128)], []),
-        ([(a, 130)], [b]),
-        ([(c, 64)], [a, b]),
-        ([(c, 70)], [b, a]),
-        ([], [c, a, b]),
-        ([], [b, c]),
-        ([], [c]),
-    ]
-    with toy_rig() as rig:
-        launched: list[tuple[EagerStepHandle, list[Client]]] = []
-        num_ahead = 0
-        for step_id, (spans, rows) in enumerate(plan, 1):
-            batch = Batch(
-                step_id,
-                prefills=tuple(client.span(end) for client, end in spans),
-                decodes=tuple(client.row() for client in rows),
-                table_updates=table if step_id == 1 else (),
-            )
-            num_ahead += sum(row.token_id == TOKEN_OF_LAUNCHED_STEP for row in batch.decodes)
-            launched.append((rig.runner.launch(batch), [client for client, _ in spans] + rows))
-            if len(launched) == 2:
-                take_all(launched.pop(0))
-        take_all(launched.pop())
-        assert num_ahead == 11
-        for client, num_tokens in ((a, 4), (b, 6), (c, 4)):
-            expected = alone(client.slot, len(client.prompt), client.params, num_tokens)
-            assert len(client.output) == num_tokens
-            assert_equal(client, expected)
-            assert digests(rig.runner, client) == expected.digests
-
-
-def take_all(launched: tuple[EagerStepHandle, list[Client]]) -> None:
-    handle, clients = launched
-    for client, row in zip(clients, handle.result().rows, strict=True):
-        client.take(row)
-
-
-@pytest.mark.parametrize("ends", [(64, 130), (64, 128, 130), (128, 130)])
-def test_prompt_in_spans_equals_the_prompt_in_one(ends: tuple[int, ...]) -> None:
-    client = Client(1, prompt(130, 1), WHOLE)
-    with toy_rig() as rig:
-        for step_id, end in enumerate(ends, 1):
-            batch = Batch(step_id, prefills=(client.span(end),), table_updates=(client.table_update,))
-            client.take(rig.runner.launch(batch).result().rows[0])
-        expected = alone(1, 130, WHOLE, 1)
-        assert len(client.prompt_logprobs) == 129
-        assert_equal(client, expected)
-        assert digests(rig.runner, client) == expected.digests
-
-
-def test_slot_and_blocks_used_before_give_what_fresh_ones_give() -> None:
-    expected = alone(2, 20, DRAWN, 3)
-    with toy_rig() as rig:
-        first, second = Client(2, prompt(100, 50), GREEDY), Client(2, prompt(20, 2), DRAWN)
-        step_id = 0
-        for client, num_rows in ((first, 4), (second, 2)):
-            step_id += 1
-            batch = Batch(step_id, prefills=(client.span(),), table_updates=(client.table_update,))
-            client.take(rig.runner.launch(batch).result().rows[0])
-            for _ in range(num_rows):
-                step_id += 1
-                batch = Batch(step_id, decodes=(client.row(),))
-                client.take(rig.runner.launch(batch).result().rows[0])
-            rig.runner.clear_row(client.slot)
-        assert_equal(second, expected)
-
-
-def test_swapped_request_goes_on_in_another_slot_and_other_blocks() -> None:
-    expected = alone(1, 70, DRAWN, 6)
-    client = Client(1, prompt(70, 1), DRAWN)
-    with toy_rig() as rig:
-        batch = Batch(1, prefills=(client.span(),), table_updates=(client.table_update,))
-        client.take(rig.runner.launch(batch).result().rows[0])
-        for step_id in (2, 3):
-            client.take(rig.runner.launch(Batch(step_id, decodes=(client.row(),))).result().rows[0])
-        held = client.block_ids[: -(-client.num_launched // 16)]
-        swapped = rig.runner.swap_out(1, held)
-        spec = toy_decoder().spec
-        assert swapped.num_bytes == spec.slot_bytes() + len(held) * spec.block_bytes(16)
-        rig.runner.clear_row(1)
-        rig.runner.poison([1], held)
-        client.slot = 4
-        rig.runner.swap_in(swapped, 4, client.block_ids[: len(held)])
-        for step_id in (4, 5, 6):
-            batch = Batch(step_id, decodes=(client.row(),), table_updates=(client.table_update,))
-            client.take(rig.runner.launch(batch).result().rows[0])
-        assert_equal(client, expected)
-        assert digests(rig.runner, client) == expected.digests
-
-
-def test_dummy_steps_and_padding_leave_every_slot_and_block_as_it_was() -> None:
-    """Three decode rows are padded to four while a fourth request is parked."""
-    clients = [Client(slot, prompt(20, slot), GREEDY) for slot in (1, 2, 3, 4)]
-    with toy_rig() as rig:
-        updates = tuple(client.table_update for client in clients)
-        spans = tuple(client.span() for client in clients)
-        for client, row in zip(
-            clients, rig.runner.launch(Batch(1, spans, table_updates=updates)).result().rows, strict=True
-        ):
-            client.take(row)
-        before = checksums(rig.runner)
-        result = rig.runner.launch(Batch(2, is_dummy=True)).result()
-        assert (result.rows, result.num_padding_rows, result.graph_rows) == ((), 1, 1)
-        assert checksums(rig.runner) == before
-        rows = tuple(client.row() for client in clients[:3])
-        result = rig.runner.launch(Batch(3, decodes=rows)).result()
-        assert (len(result.rows), result.num_padding_rows, result.graph_rows) == (3, 1, 4)
-        after = checksums(rig.runner)
-        changed = {key for key in before if before[key] != after[key]}
-        # Token 20 of each request stands in its second block.
-        assert changed == {f"slot {c.slot}" for c in clients[:3]} | {
-            f"block {c.block_ids[1]}" for c in clients[:3]
-        }
-
-
-def checksums(runner: EagerRunner) -> dict[str, bytes]:
-    slots = {f"slot {slot}": runner.checksum(slot) for slot in range(NUM_SLOTS + 1)}
-    return slots | {
-        f"block {block_id}": runner.block_checksum(block_id)
-        for block_id in range(NUM_SLOTS * BLOCKS_A_SLOT + 1)
-    }
+def alone(slot: int, length: int, num_tokens: int) -> Undisturbed:
+    return run_alone(slot, prompt(length, slot), GREEDY, num_tokens)
 
 
 # ---- launched is not completed -----------------------------------------------------------------------
@@ -215,7 +62,7 @@ def test_completed_count_is_ahead_of_the_handle() -> None:
 
 
 def test_table_update_of_the_next_step_does_not_reach_the_step_that_executes() -> None:
-    expected = alone(1, 40, GREEDY, 2)
+    expected = alone(1, 40, 2)
     gate = Gate()
     gate.close(2)
     client = Client(1, prompt(40, 1), GREEDY)
@@ -258,6 +105,32 @@ def test_third_launch_waits_until_the_buffers_of_the_first_are_free() -> None:
         assert [handle.result().step_id for handle in handles] == [1, 2, 3]
 
 
+def test_checksums_are_of_the_memory_after_all_launched_steps() -> None:
+    gate = Gate()
+    gate.close(1)
+    client = Client(2, prompt(16, 2), GREEDY)
+    with toy_rig(gate) as rig:
+        before = rig.states.checksum(2), rig.kv.checksum(client.block_ids[0])
+        rig.runner.launch(Batch(1, (client.span(),), table_updates=(client.table_update,)))
+        gate.wait_for(1)
+        found: list[bytes] = []
+        readers = [
+            threading.Thread(target=lambda: found.append(rig.runner.checksum(2))),
+            threading.Thread(target=lambda: found.append(rig.runner.block_checksum(client.block_ids[0]))),
+        ]
+        for reader in readers:
+            reader.start()
+            reader.join(0.02)
+            assert reader.is_alive()
+        gate.open(1)
+        for reader in readers:
+            reader.join(10)
+        assert len(found) == 2
+        rig.runner.close()
+        assert not set(before) & {rig.states.checksum(2), rig.kv.checksum(client.block_ids[0])}
+        assert not set(before) & set(found)
+
+
 # ---- scrubbing ---------------------------------------------------------------------------------------
 
 
@@ -270,22 +143,16 @@ def test_scrub_zeroes_one_slot_at_once_when_nothing_is_launched() -> None:
         assert [rig.runner.checksum(slot) for slot in (0, 1, 3, 4)] == others
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_scrub_waits_for_the_launched_steps_and_is_done_when_they_count_as_completed(fails: bool) -> None:
+def test_scrub_does_not_wait_for_steps_that_use_other_slots() -> None:
     gate = Gate()
     gate.close(1)
-    gate.failing = {2} if fails else set()
-    client = Client(2, prompt(5, 2), GREEDY)
+    client = Client(1, prompt(5, 2), GREEDY)
     with toy_rig(gate) as rig:
         rig.runner.launch(Batch(1, (client.span(),), table_updates=(client.table_update,)))
-        last = rig.runner.launch(Batch(2, decodes=(client.row(),)))
         gate.wait_for(1)
         rig.runner.scrub(2)
-        assert all(tensor.isnan().all() for tensor in rig.states.export(2))
-        gate.open(1)
-        last.wait()
-        assert rig.runner.num_completed == 2
         assert all(not tensor.any() for tensor in rig.states.export(2))
+        gate.open(1)
 
 
 # ---- failures ----------------------------------------------------------------------------------------
@@ -294,7 +161,7 @@ def test_scrub_waits_for_the_launched_steps_and_is_done_when_they_count_as_compl
 def test_failed_step_raises_from_its_handle_and_later_steps_run() -> None:
     gate = Gate()
     gate.failing = {2}
-    expected = alone(1, 5, GREEDY, 2)
+    expected = alone(1, 5, 2)
     client, broken = Client(1, prompt(5, 1), GREEDY), Client(2, prompt(5, 2), GREEDY)
     with toy_rig(gate) as rig:
         batch = Batch(1, (client.span(),), table_updates=(client.table_update,))
@@ -312,7 +179,7 @@ def test_failed_step_raises_from_its_handle_and_later_steps_run() -> None:
 def test_table_rows_of_a_failed_step_reach_the_steps_after_it() -> None:
     gate = Gate()
     gate.failing = {1}
-    expected = alone(1, 5, GREEDY, 1)
+    expected = alone(1, 5, 1)
     client = Client(1, prompt(5, 1), GREEDY)
     with toy_rig(gate) as rig:
         failed = rig.runner.launch(Batch(1, is_dummy=True, table_updates=(client.table_update,)))
@@ -326,9 +193,17 @@ def test_table_rows_of_a_failed_step_reach_the_steps_after_it() -> None:
 
 
 def test_close_finishes_the_launched_steps_and_a_second_close_does_nothing() -> None:
-    with toy_rig() as rig:
+    gate = Gate()
+    gate.close(1)
+    with toy_rig(gate) as rig:
         handle = rig.runner.launch(Batch(1, is_dummy=True))
-        rig.runner.close()
+        gate.wait_for(1)
+        closer = threading.Thread(target=rig.runner.close)
+        closer.start()
+        closer.join(0.05)
+        assert closer.is_alive()
+        gate.open(1)
+        closer.join(10)
         assert isinstance(handle.result(), StepResult)
         assert not any(thread.name == "mambad-runner" for thread in threading.enumerate())
         with pytest.raises(AssertionError, match="closed"):

@@ -22,7 +22,7 @@ def test_logprobs_agree_with_float64() -> None:
         assert entry.token_id == token_id
         assert entry.logprob == pytest.approx(expected[row, token_id].item(), abs=1e-5)
         assert len(entry.top) == num_top
-        order = sorted(range(97), key=lambda i, row=row: (-logits[row, i].item(), i))
+        order = np.lexsort((np.arange(97), -logits[row].numpy())).tolist()
         assert [token for token, _ in entry.top] == order[:num_top]
         for token, logprob in entry.top:
             assert logprob == pytest.approx(expected[row, token].item(), abs=1e-5)

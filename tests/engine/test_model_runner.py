@@ -155,6 +155,13 @@ def test_span_within_a_prompt_has_one_entry_for_each_token_and_the_last_one_fewe
     assert row.logprobs is not None
 
 
+def test_drawn_token_is_the_one_that_scoring_the_prompt_with_one_token_more_predicts(rig: Rig) -> None:
+    short, longer, other = (Client(slot, prompt(n), SCORED) for slot, n in ((1, 5), (2, 6), (3, 70)))
+    rows = prefill(rig, 1, short, other, longer)
+    assert rows[2].prompt_logprobs[-1].top[0][0] == rows[0].token_id
+    assert rows[1].prompt_logprobs[4].top[0][0] == rows[0].token_id
+
+
 def test_scores_of_one_span_do_not_depend_on_the_others(rig: Rig) -> None:
     clients = [Client(slot, prompt(length, slot), SCORED) for slot, length in ((1, 33), (2, 70), (3, 5))]
     together = prefill(rig, 1, *clients)

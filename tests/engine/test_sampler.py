@@ -111,7 +111,7 @@ def test_draw_inverts_the_sums_in_the_order_of_ids_or_of_rank() -> None:
         assert token == invert(logits[row].double(), list(range(97)), uniforms[row])
     for row, token in enumerate(sample(logits, *ranked)):
         scaled = logits[row].double() / 0.8
-        order = sorted(range(97), key=lambda i, row=row: (-logits[row, i].item(), i))[:60]
+        order = np.lexsort((np.arange(97), -logits[row].numpy())).tolist()[:60]
         assert token == invert(scaled, smallest_set(scaled, order, 0.95), uniforms[row])
 
 
@@ -135,6 +135,31 @@ def invert(logits: Tensor, order: list[int], uniform: float) -> int:
     raise AssertionError("the target lies below the sum")
 
 
+LAST = 1.0 - 2.0**-53
+"""The largest draw."""
+
+
+@pytest.mark.parametrize(("uniform", "token"), [(0.0, 3), (0.25, 3), (0.5, 6), (0.75, 6), (LAST, 6)])
+@pytest.mark.parametrize("params", [{}, {"min_p": 0.1}, {"top_k": 5}, {"top_p": 0.999}])
+def test_draw_at_the_boundary_of_two_tokens_is_the_second(
+    uniform: float, token: int, params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mambad.engine.sampler.uniform_draws", lambda specs: np.full(len(specs), uniform))
+    logits = torch.full((1, 9), -1000.0)
+    logits[0, [3, 6]] = 2.0
+    assert sample(logits, spec(**params)) == [token]
+
+
+@pytest.mark.parametrize("params", [{}, {"top_p": 0.999}, {"top_k": 1000}])
+def test_largest_draw_finds_a_token_that_can_be_drawn(
+    params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mambad.engine.sampler.uniform_draws", lambda specs: np.full(len(specs), LAST))
+    logits = random_logits(40, 1000)
+    logits[:, -3:] = -1000.0
+    assert max(sample(logits, *[spec(**params)] * 40)) < 997
+
+
 def test_absent_filters_equal_filters_that_keep_everything() -> None:
     logits = random_logits(64, 97)
     plain = [spec(position=p) for p in range(64)]
@@ -144,7 +169,7 @@ def test_absent_filters_equal_filters_that_keep_everything() -> None:
 
 def test_choices_and_prompts_with_one_seed_draw_differently() -> None:
     logits = torch.zeros(1, 1000)
-    keys = [
+    keys: list[dict[str, Any]] = [
         {"choice_index": 1},
         {"prompt_index": 1},
         {"seed": 1},
@@ -228,6 +253,7 @@ def test_extreme_parameters_give_finite_results(scale: float) -> None:
         assert row.is_finite
         assert 0 <= row.token_id < 7
         assert row.logprobs is not None
+        assert row.logprobs.logprob is not None
         assert not np.isnan([row.logprobs.logprob, *(logprob for _, logprob in row.logprobs.top)]).any()
 
 
@@ -239,12 +265,15 @@ def test_tiny_temperature_is_greedy_in_effect() -> None:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(
+    "params",
+    [{"temperature": 0.0}, {}, {"min_p": 0.1}, {"top_k": 3}, {"top_p": 0.5}, {"repetition_penalty": 2.0}],
+)
 def test_row_that_is_not_finite_is_marked_and_its_neighbours_do_not_change(
-    bad: float, temperature: float
+    bad: float, params: dict[str, Any]
 ) -> None:
     logits = random_logits(4, 97)
-    specs = [spec(position=p, temperature=temperature, num_logprobs=2) for p in range(4)]
+    specs = [spec(position=p, tokens=[60], num_logprobs=2, **params) for p in range(4)]
     clean = Sampler([EOS]).sample(logits, specs)
     logits[1, 60] = bad
     rows = Sampler([EOS]).sample(logits, specs)
