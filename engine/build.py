@@ -22,6 +22,7 @@ from mambad.engine.eager_runner import EagerRunner
 from mambad.engine.end_of_message import find_end_of_message_ids
 from mambad.engine.engine import Engine
 from mambad.engine.errors import ConfigError
+from mambad.engine.faults import FaultInjector
 from mambad.engine.hub import resolve_model
 from mambad.engine.input_buffers import InputBuffers, capture_sizes
 from mambad.engine.kv_pool import KVPool
@@ -31,6 +32,7 @@ from mambad.engine.messages import EngineInfo
 from mambad.engine.models.decoder import Decoder
 from mambad.engine.sampler import Sampler
 from mambad.engine.scheduler import Scheduler
+from mambad.engine.spoiling_sampler import SpoilingSampler
 from mambad.engine.state_pool import StatePool
 from mambad.engine.weights import Progress
 from mambad.kernels.ops import Ops, select_ops
@@ -132,20 +134,37 @@ def build_engine(
     """
     start_s = time.monotonic()
     plan = plan_engine(config)
+    faults = FaultInjector(len(plan.report.spec.layers)) if config.enable_fault_injection else None
     decoder = load_inspected(
-        plan.report, ops=plan.ops, seed=config.seed, progress=progress, on_layer=on_layer
+        plan.report,
+        ops=plan.ops,
+        seed=config.seed,
+        progress=progress,
+        on_layer=_after_layer(on_layer, faults),
     )
-    runner = build_runner(decoder, plan)
+    runner = build_runner(decoder, plan, faults)
     counters = Counters()
     cache = CacheManager(plan.cache.num_slots, plan.cache.num_blocks, config.block_size)
-    scheduler = Scheduler(cache, runner, _limits(plan), counters, time.monotonic)
-    engine = Engine(scheduler, cache, runner, counters, runs_ahead=config.async_scheduling)
+    scheduler = Scheduler(cache, runner, _limits(plan), counters, time.monotonic, faults)
+    engine = Engine(scheduler, cache, runner, counters, runs_ahead=config.async_scheduling, faults=faults)
     return engine, _info(plan, time.monotonic() - start_s)
 
 
-def build_runner(
-    decoder: Decoder, plan: EnginePlan, gate: Callable[[int], None] | None = None
-) -> EagerRunner:
+def _after_layer(
+    on_layer: Callable[[], None] | None, faults: FaultInjector | None
+) -> Callable[[], None] | None:
+    if faults is None:
+        return on_layer
+
+    def after_layer() -> None:
+        faults.after_layer()
+        if on_layer is not None:
+            on_layer()
+
+    return after_layer
+
+
+def build_runner(decoder: Decoder, plan: EnginePlan, faults: FaultInjector | None = None) -> EagerRunner:
     """Return the runner of a loaded model with pools and buffers as planned."""
     cpu = torch.device("cpu")
     spec, cache, block_size = decoder.spec, plan.cache, plan.config.block_size
@@ -156,8 +175,8 @@ def build_runner(
         KVPool(spec, cache.num_blocks, block_size, cpu),
         BlockTable(cache.num_slots, max_blocks, cpu),
         InputBuffers(capture_sizes(min(plan.config.max_num_seqs, cache.num_slots))),
-        Sampler(spec.eos_token_ids),
-        gate,
+        Sampler(spec.eos_token_ids) if faults is None else SpoilingSampler(spec.eos_token_ids, faults),
+        None if faults is None else faults.before_step,
     )
 
 

@@ -128,6 +128,17 @@ class CacheManager:
             self.blocks.release(block, key, until_step, completed_step, now)
         return self.slots.release(allocation.slot, key, until_step, completed_step, now)
 
+    def lose(self, key: int, until_step: int, completed_step: int, now: float) -> None:
+        """Release a request's blocks and lose its slot: the fault that the audit exists to find."""
+        allocation = self._held.pop(key)
+        for block in allocation.blocks:
+            self.blocks.release(block, key, until_step, completed_step, now)
+        self.slots.forget_owner(allocation.slot)
+
+    def free_ids(self) -> tuple[list[int], list[int]]:
+        """Return the free slots and the free blocks."""
+        return self.slots.free_ids(), self.blocks.free_ids()
+
     def settle(self, completed_step: int, now: float) -> list[int]:
         """Free what was in quarantine until `completed_step`; return the slots among it."""
         self.blocks.settle(completed_step, now)

@@ -33,6 +33,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         queue_timeout: seconds until a waiting request is refused; None for ever.
         state_cache_bytes: host memory for preempted requests.
         scrub_slots: zero a slot's state when it becomes free.
+        enable_fault_injection: take orders for faults.
         log_level: of the engine process.
     """
 
@@ -57,6 +58,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     queue_timeout: float | None = 60.0
     state_cache_bytes: int = 1 << 30
     scrub_slots: bool = False
+    enable_fault_injection: bool = False
     log_level: str = "info"
 
     def __post_init__(self) -> None:

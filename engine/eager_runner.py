@@ -165,7 +165,7 @@ class EagerRunner:
         self._states.zero(slot)
 
     def poison(self, slots: Sequence[int], block_ids: Sequence[int]) -> None:
-        """Fill slots and blocks with NaN, at once: for tests. No launched step may use them, 0 excepted."""
+        """Fill slots and blocks with NaN, at once. No launched step may use them, 0 excepted."""
         self._states.poison(slots)
         self._kv.poison(block_ids)
 

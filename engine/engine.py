@@ -13,6 +13,7 @@ from mambad.engine.batch import Batch
 from mambad.engine.cache_manager import CacheManager
 from mambad.engine.counters import Counters
 from mambad.engine.errors import EngineDeadError
+from mambad.engine.faults import FaultInjector
 from mambad.engine.outputs import EngineStats, RequestOutput
 from mambad.engine.reports import EngineReport, LastLeak
 from mambad.engine.request import Submission
@@ -32,6 +33,7 @@ class Engine:
         scheduler, cache, runner, counters: the parts, joined by `build`.
         runs_ahead: launch the next step before the last one is committed.
         clock: seconds, monotonic.
+        faults: what was built into the parts to make them fail on demand, if anything.
     """
 
     def __init__(
@@ -43,7 +45,9 @@ class Engine:
         *,
         runs_ahead: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        faults: FaultInjector | None = None,
     ) -> None:
+        self.faults = faults
         self.scheduler = scheduler
         self._cache = cache
         self._runner = runner
@@ -119,6 +123,12 @@ class Engine:
         while self._in_flight:
             self._complete(None)
         return self.scheduler.take_outputs()
+
+    def poison_free(self) -> None:
+        """Fill the null slot, the null block and all that is free with NaN: nobody may read any of it."""
+        self.scheduler.requests.settle()
+        slots, blocks = self._cache.free_ids()
+        self._runner.poison([0, *slots], [0, *blocks] if self._cache.has_blocks else [])
 
     def shut_down(self, message: str) -> list[RequestOutput]:
         """End every request with the reason `shutdown` and return what is to be delivered."""

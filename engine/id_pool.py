@@ -177,6 +177,10 @@ class IdPool:
             and self._counts[IdState.LEAKED] == len(self._leaked)
         )
 
+    def free_ids(self) -> list[int]:
+        """Return the ids that are free."""
+        return sorted(self._free)
+
     def state(self, id_: int) -> IdState:
         """Return the state of an id."""
         return IdState(self._states[id_])

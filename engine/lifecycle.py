@@ -17,6 +17,7 @@ import msgspec
 
 from mambad.engine.cache_manager import Allocation, CacheManager
 from mambad.engine.counters import Counters
+from mambad.engine.faults import FaultInjector
 from mambad.engine.outputs import RequestOutput, RequestTimes
 from mambad.engine.request import Request, RequestStatus, Submission
 from mambad.engine.runner import Runner
@@ -62,6 +63,7 @@ class Lifecycle:
         limits: what to keep to.
         counters: finishes, preemptions and tokens are counted here.
         clock: seconds, monotonic.
+        faults: may make a release lose its slot.
 
     Attributes:
         running: requests that hold a slot, in order: the first is never preempted, the last is first to go.
@@ -77,7 +79,9 @@ class Lifecycle:
         limits: SchedulerLimits,
         counters: Counters,
         clock: Callable[[], float],
+        faults: FaultInjector | None = None,
     ) -> None:
+        self._faults = faults
         self._cache = cache
         self._runner = runner
         self._limits = limits
@@ -221,10 +225,10 @@ class Lifecycle:
         self.running.remove(request)
         slot = self._cache.allocation(request.key).slot.id
         self._runner.clear_row(slot)
-        is_free = self._cache.release(
-            request.key, request.last_launched_step, self._runner.num_completed, self._clock()
-        )
-        if is_free:
+        where = (request.key, request.last_launched_step, self._runner.num_completed, self._clock())
+        if self._faults is not None and self._faults.take("leak_slot"):
+            self._cache.lose(*where)
+        elif self._cache.release(*where):
             self._scrub(slot)
 
     def _scrub(self, slot: int) -> None:

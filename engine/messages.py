@@ -90,7 +90,16 @@ class Exit(msgspec.Struct, frozen=True, tag=True):
     """Leave the main loop and end the process."""
 
 
-ToEngine = Submit | Abort | Finish | Query | Shutdown | Exit
+class Inject(msgspec.Struct, frozen=True, tag=True):
+    """Orders a fault; answered by a `Reply` with the faults that are possible. See `mambad.engine.faults`."""
+
+    query_id: int
+    name: str
+    times: int
+    duration_ms: int
+
+
+ToEngine = Submit | Abort | Finish | Query | Shutdown | Exit | Inject
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):

@@ -63,6 +63,10 @@ class Runner(Protocol):
         """Zero a slot's states, at once. No launched step may use it."""
         ...
 
+    def poison(self, slots: Sequence[int], block_ids: Sequence[int]) -> None:
+        """Fill slots and blocks with NaN, at once. No launched step may use them, 0 excepted."""
+        ...
+
     def close(self) -> None:
         """Finish the launched steps and end."""
         ...

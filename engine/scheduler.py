@@ -12,6 +12,7 @@ from mambad.engine.batch import Batch, PrefillSpan, RowResult, StepResult
 from mambad.engine.batch_builder import BatchBuilder
 from mambad.engine.cache_manager import CacheManager
 from mambad.engine.counters import Counters
+from mambad.engine.faults import FaultInjector
 from mambad.engine.lifecycle import Lifecycle, SchedulerLimits
 from mambad.engine.outputs import RequestOutput, TokenLogprobs
 from mambad.engine.request import Request, RequestStatus, Submission
@@ -27,6 +28,7 @@ class Scheduler:
         limits: what to keep to.
         counters: the scheduler counts tokens, preemptions and finishes here.
         clock: seconds, monotonic.
+        faults: passed on to `Lifecycle`.
     """
 
     def __init__(
@@ -36,12 +38,13 @@ class Scheduler:
         limits: SchedulerLimits,
         counters: Counters,
         clock: Callable[[], float],
+        faults: FaultInjector | None = None,
     ) -> None:
         self._cache = cache
         self.limits = limits
         self._counters = counters
         self._clock = clock
-        self.requests = Lifecycle(cache, runner, limits, counters, clock)
+        self.requests = Lifecycle(cache, runner, limits, counters, clock, faults)
         self._last_step = 0
         self._next_expiry_check_s = 0.0
 

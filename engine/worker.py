@@ -19,12 +19,14 @@ import zmq
 from mambad.engine.build import build_engine
 from mambad.engine.engine import Engine
 from mambad.engine.errors import ConfigError, EngineDeadError, LoadError
+from mambad.engine.faults import STEP_FAULTS
 from mambad.engine.messages import (
     Abort,
     Exit,
     Fatal,
     Finish,
     FromEngine,
+    Inject,
     Progress,
     Query,
     Ready,
@@ -105,8 +107,28 @@ class Worker:
                 self._send(Reply(query_id, engine.report().state(**options)))
             case Shutdown(text):
                 self._deliver(engine.shut_down(text))
+            case Inject():
+                self._inject(message)
             case Exit():
                 self._is_exiting = True
+
+    def _inject(self, order: Inject) -> None:
+        """Order a fault, or do it; the answer is sent first, as far as anybody is left to send it."""
+        faults = self._engine.faults
+        self._send(Reply(order.query_id, {"is_enabled": faults is not None}))
+        if faults is None:
+            return
+        logger.warning("fault injection: %s, %d times", order.name, order.times)
+        if order.name in STEP_FAULTS:
+            faults.order(order.name, order.times, order.duration_ms)
+        elif order.name == "poison_free":
+            self._engine.poison_free()
+        elif order.name == "kill_engine":
+            time.sleep(0.05)  # let the answer leave first
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif order.name == "hang_engine":
+            while True:
+                time.sleep(1)
 
     def _deliver(self, outputs: list[RequestOutput]) -> None:
         if outputs:

@@ -136,6 +136,12 @@ class FakeRunner:
         self.states[slot] = b""
         self.scrubbed.append(slot)
 
+    def poison(self, slots: Sequence[int], block_ids: Sequence[int]) -> None:
+        for slot in slots:
+            self.states[slot] = POISON
+        for block in block_ids:
+            self.blocks[block] = dict.fromkeys(range(self.block_size), 9999)
+
     def close(self) -> None:
         self.complete_through(10**9)
 

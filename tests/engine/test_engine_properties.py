@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from toy_engine import ToyEngine, expected_tokens
 
-from mambad.engine.id_pool import IdState
 from mambad.engine.request import Submission
 from mambad.engine.sampling_params import SamplingParams
 
@@ -86,12 +85,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule()
     def poison_what_is_free(self) -> None:
-        for slot in range(1, self.toy.cache.slots.capacity + 1):
-            if self.toy.cache.slots.state(slot) is IdState.FREE:
-                self.toy.runner.states[slot] = b"poison"
-        for block in range(1, self.toy.cache.blocks.capacity + 1):
-            if self.toy.cache.blocks.state(block) is IdState.FREE:
-                self.toy.runner.blocks[block] = dict.fromkeys(range(4), 9999)
+        self.toy.engine.poison_free()
 
     @precondition(lambda self: hasattr(self, "toy"))
     @invariant()
