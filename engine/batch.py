@@ -89,13 +89,22 @@ class TableUpdate:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One step. `table_updates` are applied before anything is computed; `is_dummy` computes padding only."""
+    """One step.
+
+    Attributes:
+        step_id: ascends from 1.
+        prefills, decodes: what is computed.
+        table_updates: are applied before anything is computed.
+        is_dummy: computes padding only.
+        min_decode_rows: the decode path is padded to at least that many rows: what ranks agreed on.
+    """
 
     step_id: int
     prefills: tuple[PrefillSpan, ...] = ()
     decodes: tuple[DecodeRow, ...] = ()
     table_updates: tuple[TableUpdate, ...] = ()
     is_dummy: bool = False
+    min_decode_rows: int = 0
 
     @property
     def kind(self) -> str:

@@ -71,11 +71,17 @@ class BatchBuilder:
         if block_ids:
             self._table_updates.append(TableUpdate(slot, first_column, tuple(block_ids)))
 
-    def build(self) -> Batch | None:
-        """Return the batch, or None when there is nothing to compute."""
+    def build(self, min_decode_rows: int = 0) -> Batch | None:
+        """Return the batch, or None when there is nothing to compute; see Batch.min_decode_rows."""
         if not self._prefills and not self._decodes:
             return None
-        return Batch(self.step_id, tuple(self._prefills), tuple(self._decodes), tuple(self._table_updates))
+        return Batch(
+            self.step_id,
+            tuple(self._prefills),
+            tuple(self._decodes),
+            tuple(self._table_updates),
+            min_decode_rows=min_decode_rows,
+        )
 
     def _sample(self, request: Request) -> SampleSpec:
         spec = SampleSpec(

@@ -98,14 +98,14 @@ def plan_engine(config: EngineConfig) -> EnginePlan:
         load_format=cast(LoadFormat, config.load_format),
         tokenizer_folder=tokenizer_folder,
     )
-    threads = allowed_threads(os.environ)
+    threads = _share(allowed_threads(os.environ), config.data_parallel_size)
     if config.threads is not None:
         threads = Allowance(config.threads, "--threads")
     try:
         ops = select_ops(torch.device("cpu"), threads.amount)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    memory = available_memory()
+    memory = _share(available_memory(), config.data_parallel_size)
     num_bytes = config.kv_cache_memory_bytes or default_cache_bytes(memory.amount, report.weight_bytes)
     spec = report.spec
     cache = plan_cache(
@@ -148,6 +148,13 @@ def build_engine(
     scheduler = Scheduler(cache, runner, _limits(plan), counters, time.monotonic, faults)
     engine = Engine(scheduler, cache, runner, counters, runs_ahead=config.async_scheduling, faults=faults)
     return engine, _info(plan, time.monotonic() - start_s)
+
+
+def _share(allowance: Allowance, num_ranks: int) -> Allowance:
+    """Return one rank's part."""
+    if num_ranks == 1:
+        return allowance
+    return Allowance(max(allowance.amount // num_ranks, 1), f"{allowance.reason}, for {num_ranks} ranks")
 
 
 def _after_layer(

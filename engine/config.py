@@ -33,6 +33,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         queue_timeout: seconds until a waiting request is refused; None for ever.
         state_cache_bytes: host memory for preempted requests.
         scrub_slots: zero a slot's state when it becomes free.
+        data_parallel_size: engine processes; each has a model, slots and blocks of its own.
+        data_parallel_lockstep: whether they start every step together.
         enable_fault_injection: take orders for faults.
         log_level: of the engine process.
     """
@@ -58,6 +60,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     queue_timeout: float | None = 60.0
     state_cache_bytes: int = 1 << 30
     scrub_slots: bool = False
+    data_parallel_size: int = 1
+    data_parallel_lockstep: bool = False
     enable_fault_injection: bool = False
     log_level: str = "info"
 
@@ -67,6 +71,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             ("max_num_seqs", 1),
             ("max_num_batched_tokens", CHUNK_SIZE),
             ("block_size", 1),
+            ("data_parallel_size", 1),
             ("state_cache_bytes", 0),
         ):
             _check_at_least(name, getattr(self, name), lowest)

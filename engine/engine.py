@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from mambad.engine.batch import Batch
+from mambad.engine.batch import Batch, StepResult
 from mambad.engine.cache_manager import CacheManager
 from mambad.engine.counters import Counters
 from mambad.engine.errors import EngineDeadError
@@ -82,16 +82,24 @@ class Engine:
         """Whether the last `step` found requests but nothing that could be launched."""
         return self._is_blocked
 
-    def step(self, on_wait: Callable[[], None] | None = None) -> list[RequestOutput]:
+    @property
+    def num_decode_rows(self) -> int:
+        """Most decode rows that the next step can have."""
+        return min(len(self.scheduler.requests), self.scheduler.limits.max_num_seqs)
+
+    def step(
+        self, on_wait: Callable[[], None] | None = None, min_decode_rows: int = 0
+    ) -> list[RequestOutput]:
         """Launch the next step, commit the one before (or this one), and return what is to be delivered.
 
         Args:
             on_wait: called every quarter of a second while a step takes its time.
+            min_decode_rows: see Batch.
 
         Raises:
             EngineDeadError: a step failed, and so did a step without any request after it.
         """
-        batch = self.scheduler.schedule()
+        batch = self.scheduler.schedule(min_decode_rows)
         self._is_blocked = batch is None
         if batch is not None:
             self._launch(batch)
@@ -100,6 +108,19 @@ class Engine:
             self._complete(on_wait)
         self.maintain()
         return self.scheduler.take_outputs()
+
+    def dummy_step(self, min_decode_rows: int) -> None:
+        """Compute a step of padding, which changes no slot, block or row of the table.
+
+        Raises:
+            EngineDeadError: it failed, and there is no request whose fault that could be.
+        """
+        batch = self.scheduler.next_dummy_step(min_decode_rows)
+        try:
+            result = self._runner.launch(batch).result()
+        except Exception as error:
+            raise EngineDeadError(f"a step without any request failed: {error}") from error
+        self._count(batch, result)
 
     def maintain(self) -> None:
         """Audit slots and blocks when it is time; also to be called while idle."""
@@ -172,6 +193,10 @@ class Engine:
         except Exception as error:
             self._fail(batch, error)
             return
+        self._count(batch, result)
+        self.scheduler.commit(batch, result)
+
+    def _count(self, batch: Batch, result: StepResult) -> None:
         counters = self._counters
         counters.num_steps += 1
         counters.step_duration_s[batch.kind].observe(result.duration_s)
@@ -180,7 +205,6 @@ class Engine:
         if result.graph_rows:
             counters.graph_replays[result.graph_rows] = counters.graph_replays.get(result.graph_rows, 0) + 1
         self._last_step_time_s = time.time()
-        self.scheduler.commit(batch, result)
 
     def _fail(self, batch: Batch, error: Exception) -> None:
         """End the requests of a step that raised, and find out whether the engine can go on."""

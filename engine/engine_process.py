@@ -30,13 +30,19 @@ class EngineProcess:
     Args:
         config: what it shall serve.
         on_exit: called on the event loop, with the exit code, when the process has ended by itself.
+        rank: which of the data-parallel ranks it is.
+
+    Attributes:
+        folder: private to this process and us.
+        progress: the engine's sign of life.
     """
 
-    def __init__(self, config: EngineConfig, on_exit: Callable[[int], None]) -> None:
+    def __init__(self, config: EngineConfig, on_exit: Callable[[int], None], rank: int = 0) -> None:
         self._config = config
         self._on_exit = on_exit
-        self._folder = Path(tempfile.mkdtemp(prefix="mambad-"))
-        self.progress = ProgressCounter(self._folder / "progress")
+        self._rank = rank
+        self.folder = Path(tempfile.mkdtemp(prefix="mambad-"))
+        self.progress = ProgressCounter(self.folder / "progress")
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.PAIR)
         self._socket.set_hwm(0)
@@ -51,11 +57,17 @@ class EngineProcess:
         assert self._process is not None
         return self._process.pid
 
-    def start(self) -> None:
-        """Bind the socket and start the worker."""
-        endpoint = f"ipc://{self._folder}/engine"
+    def start(self, rendezvous: Path | None = None) -> None:
+        """Bind the socket and start the worker; ranks in lockstep meet by the file `rendezvous`."""
+        endpoint = f"ipc://{self.folder}/engine"
         self._socket.bind(endpoint)
-        start = WorkerStart(endpoint, str(self._folder / "progress"), self._config)
+        start = WorkerStart(
+            endpoint,
+            str(self.folder / "progress"),
+            self._config,
+            self._rank,
+            None if rendezvous is None else str(rendezvous),
+        )
         self._process = subprocess.Popen(
             [sys.executable, "-m", "mambad.engine.worker"], stdin=subprocess.PIPE, start_new_session=True
         )
@@ -90,7 +102,7 @@ class EngineProcess:
         self._socket.close()
         self._context.term()
         self.progress.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def kill(self) -> None:
         """End the process now, if it still runs, and reap it."""

@@ -71,12 +71,13 @@ class InputBuffers:
         has_decode = bool(batch.decodes) or batch.is_dummy
         return StepInputs(
             prefill=_prefill_inputs(batch.prefills) if batch.prefills else None,
-            decode=self._fill_decode(buffers, batch.decodes) if has_decode else None,
+            decode=self._fill_decode(buffers, batch.decodes, batch.min_decode_rows) if has_decode else None,
         )
 
-    def _fill_decode(self, buffers: DecodeInputs, rows: Sequence[DecodeRow]) -> DecodeInputs:
-        assert len(rows) <= self._sizes[-1], f"{len(rows)} decode rows, the buffers hold {self._sizes[-1]}"
-        size = next(size for size in self._sizes if size >= len(rows))
+    def _fill_decode(self, buffers: DecodeInputs, rows: Sequence[DecodeRow], min_rows: int) -> DecodeInputs:
+        num_rows = max(len(rows), min_rows)
+        assert num_rows <= self._sizes[-1], f"{num_rows} decode rows, the buffers hold {self._sizes[-1]}"
+        size = next(size for size in self._sizes if size >= num_rows)
         padding = [0] * (size - len(rows))
         _write(buffers.token_ids, [row.token_id for row in rows] + padding)
         _write(buffers.positions, [row.position for row in rows] + padding)

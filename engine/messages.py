@@ -19,11 +19,15 @@ class WorkerStart(msgspec.Struct, frozen=True):
         endpoint: the zmq address to connect to.
         progress_path: file behind the progress counter.
         config: what to serve.
+        rank: which of `config.data_parallel_size` this process is.
+        rendezvous: file by which the ranks meet when they work in lockstep.
     """
 
     endpoint: str
     progress_path: str
     config: EngineConfig
+    rank: int = 0
+    rendezvous: str | None = None
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,7 +103,13 @@ class Inject(msgspec.Struct, frozen=True, tag=True):
     duration_ms: int
 
 
-ToEngine = Submit | Abort | Finish | Query | Shutdown | Exit | Inject
+class Call(msgspec.Struct, frozen=True, tag=True):
+    """Calls every rank to work in lockstep, because one of them has a request; see `lockstep`."""
+
+    number: int
+
+
+ToEngine = Call | Submit | Abort | Finish | Query | Shutdown | Exit | Inject
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):

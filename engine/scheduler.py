@@ -80,8 +80,8 @@ class Scheduler:
         outputs, self.requests.outputs = self.requests.outputs, []
         return outputs
 
-    def schedule(self) -> Batch | None:
-        """Return the next step, or None when nothing can be computed now."""
+    def schedule(self, min_decode_rows: int = 0) -> Batch | None:
+        """Return the next step, or None when nothing can be computed now; see Batch.min_decode_rows."""
         self.requests.settle()
         self._expire()
         self._preempt_yielding()
@@ -91,15 +91,15 @@ class Scheduler:
             if request.status is RequestStatus.RUNNING and not request.is_yielding:
                 self._schedule_running(request, builder)
         self._admit_waiting(builder)
-        batch = builder.build()
+        batch = builder.build(min_decode_rows)
         if batch is not None:
             self._last_step = batch.step_id
         return batch
 
-    def next_dummy_step(self) -> Batch:
+    def next_dummy_step(self, min_decode_rows: int = 0) -> Batch:
         """Return a step that computes padding only."""
         self._last_step += 1
-        return Batch(self._last_step, is_dummy=True)
+        return Batch(self._last_step, is_dummy=True, min_decode_rows=min_decode_rows)
 
     def commit(self, batch: Batch, result: StepResult) -> None:
         """Take in the results of a completed step. Rows of requests that have ended since are dropped."""

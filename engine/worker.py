@@ -20,8 +20,10 @@ from mambad.engine.build import build_engine
 from mambad.engine.engine import Engine
 from mambad.engine.errors import ConfigError, EngineDeadError, LoadError
 from mambad.engine.faults import STEP_FAULTS
+from mambad.engine.lockstep import Lockstep
 from mambad.engine.messages import (
     Abort,
+    Call,
     Exit,
     Fatal,
     Finish,
@@ -56,10 +58,12 @@ class Worker:
     Args:
         engine: what to drive.
         socket: connected to the front end.
+        lockstep: with the other ranks; None steps alone.
     """
 
-    def __init__(self, engine: Engine, socket: "zmq.Socket[bytes]") -> None:
+    def __init__(self, engine: Engine, socket: "zmq.Socket[bytes]", lockstep: Lockstep | None = None) -> None:
         self._engine = engine
+        self._lockstep = lockstep
         self._socket = socket
         self._next_report_s = 0.0
         self._is_exiting = False
@@ -69,20 +73,40 @@ class Worker:
         engine = self._engine
         while not self._is_exiting:
             self._drain_inbox()
-            if engine.has_work:
-                self._deliver(engine.step(self._report_if_due))
-                if not engine.has_work:
-                    self._next_report_s = 0.0  # let an idle engine be seen as idle at once
+            if self._lockstep is not None and self._lockstep.is_joined:
+                self._step_together(self._lockstep)
+            elif engine.has_work:
+                self._step(min_decode_rows=0)
             else:
                 engine.maintain()
                 self._deliver(engine.scheduler.take_outputs())
             self._report_if_due()
         self._deliver(engine.drain())
 
+    def _step(self, min_decode_rows: int) -> None:
+        self._deliver(self._engine.step(self._report_if_due, min_decode_rows))
+        if not self._engine.has_work:
+            self._next_report_s = 0.0  # let an idle engine be seen as idle at once
+
+    def _step_together(self, lockstep: Lockstep) -> None:
+        """Agree with the other ranks, then compute: a step, or padding while only others have work."""
+        engine = self._engine
+        agreement = lockstep.agree(engine.has_work, engine.num_decode_rows, self._report_if_due)
+        if agreement.is_over:
+            return
+        has_work = engine.has_work
+        if has_work:
+            self._step(agreement.num_rows)
+        if not has_work or engine.is_blocked:
+            engine.dummy_step(agreement.num_rows)
+            engine.maintain()
+
     def _drain_inbox(self) -> None:
         """Take in every message that is there; while there is nothing to do, wait for one."""
         timeout_ms = int(REPORT_INTERVAL_S * 1000)
-        if self._engine.has_work:
+        if self._lockstep is not None and self._lockstep.is_joined:
+            timeout_ms = 0
+        elif self._engine.has_work:
             timeout_ms = BLOCKED_POLL_MS if self._engine.is_blocked else 0
         if not self._socket.poll(timeout_ms):
             return
@@ -103,10 +127,18 @@ class Worker:
                 engine.abort(request_id, reason)
             case Finish(request_id, num_kept_tokens):
                 engine.finish_early(request_id, num_kept_tokens)
-            case Query(query_id, options):
-                self._send(Reply(query_id, engine.report().state(**options)))
             case Shutdown(text):
                 self._deliver(engine.shut_down(text))
+            case _:
+                self._handle_control(message)
+
+    def _handle_control(self, message: ToEngine) -> None:
+        match message:
+            case Query(query_id, options):
+                self._send(Reply(query_id, self._engine.report().state(**options)))
+            case Call(number):
+                if self._lockstep is not None:
+                    self._lockstep.call(number)
             case Inject():
                 self._inject(message)
             case Exit():
@@ -191,9 +223,12 @@ def _serve(start: WorkerStart, socket: "zmq.Socket[bytes]") -> int:
         kind = "config" if isinstance(error, ConfigError) else "load"
         socket.send(encode(Fatal(kind, str(error))))
         return 2
+    lockstep = None
+    if start.rendezvous is not None:
+        lockstep = Lockstep(start.rank, start.config.data_parallel_size, Path(start.rendezvous))
     socket.send(encode(Ready(info)))
     try:
-        Worker(engine, socket).run()
+        Worker(engine, socket, lockstep).run()
     except EngineDeadError as error:
         logger.critical("the engine can't go on: %s", error)
         socket.send(encode(Fatal("engine", str(error))))

@@ -187,7 +187,7 @@ def test_a_model_that_cannot_be_loaded_is_reported_with_its_reason() -> None:
 def test_stopping_leaves_no_process_and_no_folder_behind() -> None:
     async def test() -> None:
         async with running() as engine:
-            pid, folder = engine.pid, engine._process._folder
+            pid, folder = engine.pid, engine._process.folder
             assert folder.stat().st_mode & 0o777 == 0o700
         assert not is_alive(pid)
         assert not folder.exists()
