@@ -36,7 +36,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         data_parallel_size: engine processes; each has a model, slots and blocks of its own.
         data_parallel_lockstep: whether they start every step together.
         enable_fault_injection: take orders for faults.
-        log_level: of the engine process.
+        log_level, log_format: of the engine process.
     """
 
     model: str
@@ -64,6 +64,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     data_parallel_lockstep: bool = False
     enable_fault_injection: bool = False
     log_level: str = "info"
+    log_format: str = "text"
 
     def __post_init__(self) -> None:
         """Check every range. Raises: ConfigError with field, value and allowed range."""

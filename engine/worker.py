@@ -21,6 +21,7 @@ from mambad.engine.engine import Engine
 from mambad.engine.errors import ConfigError, EngineDeadError, LoadError
 from mambad.engine.faults import STEP_FAULTS
 from mambad.engine.lockstep import Lockstep
+from mambad.engine.logs import set_up_logging
 from mambad.engine.messages import (
     Abort,
     Call,
@@ -239,12 +240,11 @@ def _serve(start: WorkerStart, socket: "zmq.Socket[bytes]") -> int:
 
 def main() -> int:
     """Run the engine process; returns its exit code."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # both also reach the front end, which drains first
     start = msgspec.json.decode(_read_line(sys.stdin.fileno()), type=WorkerStart)
     _watch_parent()
-    logging.basicConfig(
-        level=start.config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    set_up_logging(start.config.log_level, start.config.log_format)
     context = zmq.Context()
     socket = context.socket(zmq.PAIR)
     socket.set_hwm(0)

@@ -52,18 +52,8 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False, symlinks=True)
     interpreter = folder / "bin/python"
-    call(
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        interpreter,
-        "install",
-        "--no-deps",
-        "--no-index",
-        wheel,
-        cwd=folder,
-    )
+    pip = (sys.executable, "-m", "pip", "--python", interpreter)
+    call(*pip, "install", "--no-deps", "--no-index", wheel, cwd=folder)
     (site_packages,) = folder.glob("lib/python*/site-packages")
     # After the environment's own packages on the path, and without the .pth files that stand there.
     (site_packages / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
@@ -84,7 +74,9 @@ def test_the_wheel_holds_the_data_and_nothing_else_than_mambad(wheel):
     assert sources <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
     # A compiled library belongs to one platform, and the wheel must say so.
-    assert any(name.endswith(".so") for name in names) != wheel.name.endswith("-none-any.whl")
+    if shutil.which(os.environ.get("CC", "cc")):
+        assert "mambad/kernels/cpu/libmambad_cpu.so" in names
+        assert not wheel.name.endswith("-none-any.whl")
 
 
 @pytest.mark.slow

@@ -286,19 +286,26 @@ class RunningServer:
 
 @contextlib.contextmanager
 def run_server(
-    engine: FakeEngine | None = None, text: TextTokenizer | None = None, **settings: Any
+    engine: FakeEngine | None = None,
+    text: TextTokenizer | None = None,
+    *,
+    send_buffer_bytes: int | None = None,
+    **settings: Any,
 ) -> Iterator[RunningServer]:
     """Serve on a free port until the block ends.
 
     Args:
         engine: default: one that counts up.
         text: default: bytes.
+        send_buffer_bytes: of the kernel, for each connection.
         settings: fields of AppSettings.
     """
     engine = engine or FakeEngine()
     settings.setdefault("served_model_names", ("toy", "org/toy"))
     app = create_app(engine, text or byte_tokenizer(), AppSettings(**settings))
     sock = socket.create_server(("127.0.0.1", 0))
+    if send_buffer_bytes is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
     config = uvicorn.Config(
         app,
         http=HttpProtocol,

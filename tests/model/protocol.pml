@@ -12,10 +12,10 @@
    rank[k].table                       BlockTable, the host's rows
    rank[k].step, turn                  InputBuffers: two sets, used in turn; what launched steps read
    rank[k].num_uncommitted             len(Engine._in_flight)
-   rank[k].arrived, seen               messages that came to the rank, and those that its engine took in
+   rank[k].seen                        messages that its engine took from the inbox
    request[r].slot, blocks             CacheManager's Allocation
    request[r].key                      Request.key, as the place in the arrival order of the rank's live ones
-   request[r].last_set                 Request.last_launched_step
+   request[r].last_step                 Request.last_launched_step
    admit, grow, leave, settle, finish, preempt, make_room, schedule, commit, launch: methods of these names
 
    An engine works in atomic blocks between the points where another thread can see or change something. In
@@ -74,7 +74,7 @@ typedef Request {
     byte blocks;
     byte num_launched;      /* tokens */
     byte num_computed;      /* tokens */
-    bool last_set;          /* set of its last launched step, while that is not committed */
+    bool last_step;         /* index of the last step that works on it, while one is not committed */
     bool is_yielding;
     byte swapped;           /* its state in host memory; 0: none */
 };
@@ -97,9 +97,7 @@ typedef Rank {
     byte state[SLOTS + 1];
     byte table[SLOTS + 1];
     Step step[2];
-    bool turn;              /* set that the next launch fills */
     byte num_uncommitted;
-    byte arrived;
     byte seen;
     bool has_voted;
     bool has_work;
@@ -134,7 +132,6 @@ hidden byte ok_;
 #define IS_RUNNING(me, r)   (request[r].home == me && request[r].status == RUNNING)
 #define IS_QUEUED(me, r)    (IS_LIVE(me, r) && request[r].status != RUNNING)
 #define IS_IN_FLIGHT(r)     (request[r].num_computed < request[r].num_launched)
-#define OLDEST(me)          (rank[me].num_uncommitted == 2 -> rank[me].turn : 1 - rank[me].turn)
 
 /* ---- ledgers ---------------------------------------------------------------------------------------- */
 
@@ -279,8 +276,8 @@ inline leave(me, r) {
     assert(request[r].slot != 0 && rank[me].slot_holder[request[r].slot] == r);
     rank[me].table[request[r].slot] = 0;
     if
-    :: IS_IN_FLIGHT(r) && rank[me].step[request[r].last_set].is_computing ->
-        set_ = request[r].last_set;
+    :: IS_IN_FLIGHT(r) && rank[me].step[request[r].last_step].is_computing ->
+        set_ = request[r].last_step;
         rank[me].parked_slots[set_] = rank[me].parked_slots[set_] | BIT(request[r].slot);
         rank[me].parked_blocks[set_] = rank[me].parked_blocks[set_] | request[r].blocks
     :: else ->
@@ -304,11 +301,13 @@ inline finish(me, r) {
         fi
     }
     request[r].status = FINISHED;
+    request[r].home = 0;
+    request[r].is_urgent = 0;
     request[r].key = 0;
     request[r].swapped = 0;
     request[r].num_launched = 0;
     request[r].num_computed = 0;
-    request[r].last_set = 0
+    request[r].last_step = 0
 }
 
 /* A copy between a slot and host memory happens at once, so no launched step may use slot or blocks. */
@@ -445,10 +444,10 @@ inline schedule_running(me, r) {
         fi;
         if
         :: ok_ ->
-            rank[me].step[rank[me].turn].expected[num_rows_] = STATE(r, request[r].num_launched);
-            rank[me].step[rank[me].turn].slot[num_rows_] = request[r].slot;
+            rank[me].step[rank[me].num_uncommitted].expected[num_rows_] = STATE(r, request[r].num_launched);
+            rank[me].step[rank[me].num_uncommitted].slot[num_rows_] = request[r].slot;
             request[r].num_launched++;
-            request[r].last_set = rank[me].turn;
+            request[r].last_step = rank[me].num_uncommitted;
             num_rows_++
         :: else
         fi
@@ -497,8 +496,8 @@ inline schedule(me) {
 
 /* All elements of the padded size are written. A dummy step is one of padding rows only. */
 inline launch(me) {
-    set_ = rank[me].turn;
-    assert(!rank[me].step[set_].is_computing);
+    set_ = rank[me].num_uncommitted;
+    assert(set_ < 2);
     for (row_ : 0 .. SLOTS - 1) {
         if
         :: row_ >= num_rows_ ->
@@ -509,7 +508,6 @@ inline launch(me) {
         rank[me].step[set_].blocks[row_] = rank[me].table[rank[me].step[set_].slot[row_]]
     }
     rank[me].step[set_].is_computing = 1;
-    rank[me].turn = 1 - rank[me].turn;
     rank[me].num_uncommitted++
 }
 
@@ -540,10 +538,8 @@ inline execute(me, set) {
 
 /* Takes in the oldest step. Rows of requests that have ended since are dropped. */
 inline commit(me) {
-    order_ = OLDEST(me);
-    rank[me].num_uncommitted--;
     for (row_ : 0 .. SLOTS - 1) {
-        n_ = rank[me].step[order_].expected[row_];
+        n_ = rank[me].step[0].expected[row_];
         who_ = REQUEST_OF(n_);
         if
         :: who_ != 0 && request[who_].status != FINISHED ->
@@ -552,27 +548,69 @@ inline commit(me) {
             assert(request[who_].num_computed == TOKENS_OF(n_) + 1);
             if
             :: (chosen & BIT(who_)) || request[who_].num_computed == TOKENS -> finish(me, who_)
-            :: else ->
-                request[who_].last_set = (IS_IN_FLIGHT(who_) -> request[who_].last_set : 0)
+            :: else
             fi
         :: else
-        fi;
-        rank[me].step[order_].expected[row_] = 0
+        fi
     }
-    settle(me)
+    settle(me);
+    forget_oldest(me)
+}
+
+/* The other launched step, if there is one, is the oldest now. */
+inline forget_oldest(me) {
+    rank[me].num_uncommitted--;
+    for (row_ : 0 .. SLOTS - 1) {
+        rank[me].step[0].expected[row_] = rank[me].step[1].expected[row_];
+        rank[me].step[0].slot[row_] = rank[me].step[1].slot[row_];
+        rank[me].step[0].blocks[row_] = rank[me].step[1].blocks[row_];
+        rank[me].step[1].expected[row_] = 0;
+        rank[me].step[1].slot[row_] = 0;
+        rank[me].step[1].blocks[row_] = 0
+    }
+    rank[me].step[0].is_computing = rank[me].step[1].is_computing;
+    rank[me].step[1].is_computing = 0;
+    rank[me].parked_slots[0] = rank[me].parked_slots[1];
+    rank[me].parked_blocks[0] = rank[me].parked_blocks[1];
+    rank[me].parked_slots[1] = 0;
+    rank[me].parked_blocks[1] = 0;
+    for (r_ : 1 .. REQUESTS) {
+        if
+        :: IS_RUNNING(me, r_) -> request[r_].last_step = 0
+        :: else
+        fi
+    }
 }
 
 /* ---- data-parallel lockstep ------------------------------------------------------------------------- */
 
-/* A rank has taken in the message of every submission, to whichever rank, up to number `seen`. */
-inline drain_inbox(me) {
-    for (order_ : 1 .. REQUESTS) {
+/* The next message: a request for this rank, or the news of one for another. The first rank to get it
+   decides, for the client, what the submission is. */
+inline take_message(me) {
+    rank[me].seen++;
+    if
+    :: rank[me].seen > num_submitted ->
+        num_submitted++;
         if
-        :: order_ > rank[me].seen && order_ <= rank[me].arrived && request[order_].home == me -> add(me, order_)
+        :: true
+        :: num_submitted > 1 && RANKS > 1 -> request[num_submitted].home = 1
+        fi;
+        if
+        :: true
+        :: URGENT -> request[num_submitted].is_urgent = 1
+        fi
+    :: else
+    fi;
+    d_step {
+        who_ = rank[me].seen;
+        if
+        :: request[who_].status == NEW && request[who_].home == me -> add(me, who_)
         :: else
         fi
     }
-    rank[me].seen = rank[me].arrived;
+}
+
+inline take_aborts(me) {
     for (order_ : 1 .. REQUESTS) {
         if
         :: !(chosen & BIT(order_))
@@ -616,16 +654,21 @@ proctype engine(byte me) {
     byte num_left;
 inbox:
     atomic {
+        do
+        :: rank[me].seen < REQUESTS -> take_message(me); rank[me].is_idle = 0
+        :: !rank[me].is_idle || AGAIN -> break
+        od;
+        rank[me].is_idle = 0;
         for (i : 1 .. REQUESTS) {
             if
-            :: request[i].home == me && i <= rank[me].arrived && request[i].status != FINISHED -> chosen = chosen | BIT(i)
+            :: IS_LIVE(me, i) -> chosen = chosen | BIT(i)
             :: AGAIN && request[i].status == FINISHED && !HAS_ROWS(me, i) -> chosen = chosen | BIT(i)
             :: true
             fi
         }
         i = 0;
         d_step {
-            drain_inbox(me);
+            take_aborts(me);
             cast_vote(me);
             check_ledgers(me);
             chosen = 0
@@ -636,6 +679,11 @@ inbox:
         if
         :: rank[me].outcome == LEAVE -> rank[me].outcome = 0; goto idle
         :: rank[me].outcome == STAY -> rank[me].outcome = 0
+        fi;
+        num_left = 1;
+        if
+        :: num_left = 0
+        :: true
         fi;
         for (i : 0 .. REQUESTS) {
             if
@@ -650,7 +698,7 @@ inbox:
             :: num_rows_ > 0 || RANKS > 1 -> launch(me)
             :: else
             fi;
-            num_left = (num_rows_ > 0);
+            num_left = num_left && num_rows_ > 0;
             check_ledgers(me);
             chosen = 0
         }
@@ -659,7 +707,7 @@ complete:
     atomic {
         if
         :: rank[me].num_uncommitted <= num_left -> num_left = 0; goto inbox
-        :: rank[me].num_uncommitted > num_left && !rank[me].step[OLDEST(me)].is_computing
+        :: rank[me].num_uncommitted > num_left && !rank[me].step[0].is_computing
         fi;
         for (i : 1 .. REQUESTS) {
             if
@@ -682,8 +730,7 @@ idle:
     };
 end_idle:
     atomic {
-        rank[me].arrived != rank[me].seen || AGAIN;
-        rank[me].is_idle = 0;
+        rank[me].seen < REQUESTS || AGAIN;
         goto inbox
     }
 }
@@ -691,39 +738,8 @@ end_idle:
 proctype runner(byte me) {
 end_no_step:
     do
-    :: d_step {
-        rank[me].step[0].is_computing && rank[me].step[1].is_computing -> execute(me, rank[me].turn)
-       }
-    :: d_step {
-        rank[me].step[0].is_computing && !rank[me].step[1].is_computing -> execute(me, 0)
-       }
-    :: d_step {
-        !rank[me].step[0].is_computing && rank[me].step[1].is_computing -> execute(me, 1)
-       }
-    od
-}
-
-/* The client, and the message of each submission on its way to a rank: the request, or news of it. */
-proctype postman(byte me) {
-    do
-    :: rank[me].arrived < REQUESTS ->
-        atomic {
-            if
-            :: rank[me].arrived == num_submitted ->
-                num_submitted++;
-                if
-                :: true
-                :: num_submitted > 1 && RANKS > 1 -> request[num_submitted].home = 1
-                fi;
-                if
-                :: true
-                :: URGENT -> request[num_submitted].is_urgent = 1
-                fi
-            :: else
-            fi;
-            rank[me].arrived++
-        }
-    :: else -> break
+    :: d_step { rank[me].step[0].is_computing -> execute(me, 0) }
+    :: d_step { !rank[me].step[0].is_computing && rank[me].step[1].is_computing -> execute(me, 1) }
     od
 }
 
@@ -734,14 +750,16 @@ init {
             rank[k].free_slots = ALL_SLOTS;
             rank[k].free_blocks = ALL_BLOCKS;
             run engine(k);
-            run runner(k);
-            run postman(k)
+            run runner(k)
         }
         k = 0
     }
 }
 
-#define AT_REST (rank[0].is_idle && rank[RANKS - 1].is_idle && rank[0].seen == REQUESTS && rank[RANKS - 1].seen == REQUESTS)
+#define SOMEBODY(r)     (request[r].status >= WAITING && request[r].status <= RUNNING)
+#define ANYBODY         (SOMEBODY(1) || SOMEBODY(REQUESTS / 2 + 1) || SOMEBODY(REQUESTS))
+#define HAS_SEEN_ALL    (rank[0].seen == REQUESTS && rank[RANKS - 1].seen == REQUESTS)
+#define ALL_IDLE        (rank[0].is_idle && rank[RANKS - 1].is_idle)
 
-ltl all_come_to_rest { <> AT_REST }
-ltl nobody_starves { [] (IS_LIVE(0, 1) -> <> (request[1].status == FINISHED)) }
+ltl everybody_ends { [] <> (!ANYBODY && (HAS_SEEN_ALL -> ALL_IDLE)) }
+ltl nobody_starves { [] (SOMEBODY(1) -> <> !SOMEBODY(1)) }

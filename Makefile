@@ -1,0 +1,82 @@
+# Every check and every way to run mambad from a clone. Plain `make` lists the targets.
+#
+# Variables that pass through:  PYTHON  interpreter for .venv      PORT, MODEL, ARGS  for `make serve`
+#                               PIP_ARGS  options for pip install  TESTS, PYTEST_ARGS  for the test targets
+
+SHELL := /bin/sh
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+SERVE_STAMP := $(VENV)/.installed-for-serving
+TEST_STAMP := $(VENV)/.installed-for-tests
+INSTALL_INPUTS := pyproject.toml constraints.txt setup.py kernels/cpu/build.py $(wildcard kernels/cpu/*.c kernels/cpu/*.h)
+
+ifndef PYTHON
+PYTHON := $(shell for name in python3 python3.13 python3.12 python3.11; do \
+  $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$name && break; done)
+endif
+MODEL ?= demo
+TESTS ?= tests
+PORT_TO_CHECK := $(or $(PORT),$(MAMBAD_PORT),8000)
+
+.PHONY: help
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
+
+.PHONY: serve
+serve: preflight-port $(SERVE_STAMP) ## set up what serving needs, then serve MODEL (demo) on PORT (8000)
+	@exec $(BIN)/mambad serve $(MODEL) $(if $(PORT),--port $(PORT)) $(ARGS)
+
+.PHONY: test
+test: $(TEST_STAMP) check ## set up what tests need, then run every check that CI runs
+
+.PHONY: venv
+venv: $(TEST_STAMP) ## only set up, tests included
+
+.PHONY: check
+check: lint type test-all ## lint, type, and all tests, without set-up
+
+.PHONY: test-all
+test-all:
+	$(BIN)/python -m pytest $(PYTEST_ARGS) $(TESTS)
+
+.PHONY: test-fast
+test-fast: ## the tests that fit into two minutes
+	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS) $(TESTS)
+
+.PHONY: lint
+lint: ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+.PHONY: fmt
+fmt: ## ruff: repair and format; write docs/configuration.md anew
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/python -m mambad.server.config_docs > docs/configuration.md
+
+# mypy does not follow pyproject.toml's mapping of folders to packages, so it gets a tree of links.
+.PHONY: type
+type: ## mypy --strict
+	@mkdir -p build/typecheck/mambad
+	@for name in server engine kernels configs; do ln -sfn ../../../$$name build/typecheck/mambad/$$name; done
+	cd build/typecheck && ../../$(BIN)/mypy --config-file ../../pyproject.toml \
+	  --explicit-package-bases --namespace-packages mambad
+
+.PHONY: preflight-port
+preflight-port:
+	@deploy/preflight.sh "$(PYTHON)" $(VENV) "$(PORT_TO_CHECK)"
+
+$(BIN)/pip:
+	@deploy/preflight.sh "$(PYTHON)" $(VENV)
+	"$(PYTHON)" -m venv $(VENV)
+
+$(SERVE_STAMP): $(BIN)/pip $(INSTALL_INPUTS)
+	$(BIN)/python -m pip install --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e .
+	@touch $@
+
+$(TEST_STAMP): $(BIN)/pip $(INSTALL_INPUTS)
+	$(BIN)/python -m pip install --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[test]'
+	@touch $@ $(SERVE_STAMP)

@@ -1,0 +1,39 @@
+"""`mambad check [MODEL]`: whether a model can be served here, and what it takes. Loads no weights.
+
+The one command besides `version` that imports the engine's torch half into its own process.
+"""
+
+import os
+from collections.abc import Sequence
+
+from mambad.engine.logs import set_up_logging
+from mambad.server.cli import COMMANDS
+from mambad.server.cli_parser import parse_settings
+from mambad.server.config import FLAGS, MEMORY, MODEL
+from mambad.server.config_parts import engine_config
+from mambad.server.config_sources import load_config
+from mambad.server.model_source import find_model
+
+CHECK_FLAGS = [
+    flag for flag in FLAGS if flag.section in (MODEL, MEMORY) or flag.name in ("log_level", "log_format")
+]
+
+
+def run(words: Sequence[str]) -> int:
+    """Print the plan; returns the exit code.
+
+    Raises:
+        ConfigError, LoadError: the model can't be served with these settings.
+    """
+    description = "Verify that every weight has a place and print the plan of serving; loads no weights."
+    arguments, file = parse_settings("check", description, CHECK_FLAGS, words)
+    loaded = load_config(arguments, os.environ, file)
+    settings = loaded.config
+    set_up_logging(settings.log_level, settings.log_format)
+    source = find_model(settings, tuple(COMMANDS))
+    # Takes a second: torch.
+    from mambad.engine.build import plan_engine
+
+    plan = plan_engine(engine_config(settings, source))
+    print("\n".join(plan.lines()))
+    return 0

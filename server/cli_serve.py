@@ -1,0 +1,65 @@
+"""`mambad serve [MODEL]`: read the settings, open the port, find the model, run the daemon."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import uvloop
+
+from mambad.engine.async_engine import AsyncEngine
+from mambad.engine.logs import set_up_logging
+from mambad.server.access_log import AccessLog
+from mambad.server.app import create_app
+from mambad.server.cli import COMMANDS
+from mambad.server.cli_output import announce, log_configuration, warn_if_open
+from mambad.server.cli_parser import parse_settings
+from mambad.server.config import FLAGS, ServerConfig
+from mambad.server.config_parts import app_settings, engine_config, queue_limits
+from mambad.server.config_sources import load_config
+from mambad.server.daemon import Daemon
+from mambad.server.listen import describe, is_loopback, open_sockets
+from mambad.server.model_source import ModelSource, find_model
+from mambad.server.tokenizer_files import load_tokenizer
+
+
+def run(words: Sequence[str]) -> int:
+    """Serve until a signal; returns the exit code.
+
+    Raises:
+        ConfigError, LoadError: a setting or the model can't work.
+    """
+    description = "Serve a model over an OpenAI-compatible API."
+    arguments, file = parse_settings("serve", description, FLAGS, words)
+    loaded = load_config(arguments, os.environ, file)
+    config = loaded.config
+    set_up_logging(config.log_level, config.log_format)
+    log_configuration(loaded)
+    with ExitStack() as cleanup:
+        sockets = open_sockets(config)
+        for opened in sockets:
+            cleanup.callback(opened.close)
+        if config.uds is not None:
+            cleanup.callback(Path(config.uds).unlink, missing_ok=True)
+        source = find_model(config, tuple(COMMANDS))
+        runner = cleanup.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
+        return runner.run(_serve(config, source, sockets))
+
+
+async def _serve(config: ServerConfig, source: ModelSource, sockets: list[socket.socket]) -> int:
+    url = describe(sockets, config)
+    settings = app_settings(config, source, is_loopback(sockets))
+    warn_if_open(settings, url)
+    tokenizer = load_tokenizer(source.tokenizer_folder)
+    engine = AsyncEngine(engine_config(config, source), queue_limits(config))
+    daemon = Daemon(
+        engine,
+        AccessLog(create_app(engine, tokenizer, settings), config.disable_access_log_for_endpoints),
+        sockets,
+        drain_grace_s=config.drain_grace,
+        shutdown_timeout_s=config.shutdown_timeout,
+        on_ready=lambda info: announce(info.plan, url, config, settings),
+    )
+    return await daemon.run()

@@ -1,0 +1,138 @@
+"""A submitted request for completions: its streams read, as deltas of its choices.
+
+Owns the streams: whatever happens, `close` gives them up. Nothing here depends on whether the answer is
+streamed.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from mambad.engine.errors import EngineDeadError
+from mambad.engine.outputs import RequestOutput
+from mambad.engine.stream import RequestStream
+from mambad.server.choice import ChoiceText, Delta
+from mambad.server.convert import CompletionPlan
+from mambad.server.errors import failure_of
+from mambad.server.merge import merge_streams
+from mambad.server.request_metrics import ChoiceTimer, RequestMetrics
+from mambad.server.tokenizer import TextTokenizer
+
+LAST_WORD_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of a whole answer. A prompt counts once, however many choices it has."""
+
+    num_prompt_tokens: int
+    num_completion_tokens: int
+    num_cached_tokens: int
+
+
+class CompletionRun:
+    """Reads the streams of one request.
+
+    Args:
+        plan: what was asked for.
+        streams: one a choice, in order of index.
+        text: the model's tokenizer.
+        metrics: told of every token and end.
+        arrived_s: monotonic time of the request's arrival.
+        background: holds tasks that outlive the answer by a moment.
+
+    Attributes:
+        is_finished: whether every choice has made its last delta.
+    """
+
+    def __init__(
+        self,
+        plan: CompletionPlan,
+        streams: Sequence[RequestStream],
+        text: TextTokenizer,
+        metrics: RequestMetrics,
+        arrived_s: float,
+        background: set[asyncio.Task[None]],
+    ) -> None:
+        self._plan = plan
+        self._streams = streams
+        prompts = [prompt for prompt in plan.prompts for _ in range(plan.num_choices)]
+        self._choices = [ChoiceText(text, plan.text_options, prompt) for prompt in prompts]
+        self._timers = [ChoiceTimer(metrics, len(prompt.token_ids), arrived_s) for prompt in prompts]
+        self._cached_tokens = [0] * len(streams)
+        self._num_unfinished = len(streams)
+        self._background = background
+        self._is_closed = False
+        self._untimed: set[int] = set()  # choices that ended at a stop string, before the engine knew
+
+    @property
+    def is_finished(self) -> bool:
+        """See the class."""
+        return self._num_unfinished == 0
+
+    async def deltas(self) -> AsyncGenerator[list[tuple[int, Delta]], None]:
+        """Yield what has come, as (index of the choice, delta) pairs, until every choice has finished.
+
+        Raises:
+            ApiError: a choice ended otherwise than by `stop` or `length`.
+            EngineDeadError: the engine has gone.
+        """
+        async with aclosing(merge_streams(self._streams)) as batches:
+            async for batch in batches:
+                deltas = [(index, self._feed(index, output)) for index, output in batch]
+                yield [(index, delta) for index, delta in deltas if delta is not None]
+                if self.is_finished:
+                    return
+
+    def usage(self) -> Usage:
+        """Return the tokens so far."""
+        return Usage(
+            num_prompt_tokens=sum(len(prompt.token_ids) for prompt in self._plan.prompts),
+            num_completion_tokens=sum(choice.num_tokens for choice in self._choices),
+            num_cached_tokens=sum(self._cached_tokens[:: self._plan.num_choices]),
+        )
+
+    def close(self, reason: str = "disconnect") -> None:
+        """Give up what has not ended; `reason` is what the engine's counters call it. The first call counts."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for stream in self._streams:
+            stream.abort(reason)
+        for index in self._untimed:
+            task = asyncio.create_task(self._read_times(index))
+            self._background.add(task)
+            task.add_done_callback(self._background.discard)
+
+    def _feed(self, index: int, output: RequestOutput) -> Delta | None:
+        if self._choices[index].is_finished:
+            self._take_times(index, output)
+            return None
+        failure = failure_of(output)
+        if failure is not None:
+            raise failure
+        choice, timer, stream = self._choices[index], self._timers[index], self._streams[index]
+        delta = choice.feed(output)
+        timer.tokens(len(delta.token_ids))
+        self._cached_tokens[index] = max(self._cached_tokens[index], output.num_cached_tokens)
+        if choice.is_finished:
+            self._num_unfinished -= 1
+            timer.finished(choice.num_tokens)
+            self._untimed.add(index)
+            stream.finish_early(choice.num_tokens)
+            self._take_times(index, output)
+        return delta
+
+    def _take_times(self, index: int, output: RequestOutput) -> None:
+        if output.times is not None and index in self._untimed:
+            self._untimed.discard(index)
+            self._timers[index].engine_times(output.times, self._choices[index].num_tokens)
+
+    async def _read_times(self, index: int) -> None:
+        """Wait for the engine's last word on a choice that the client has in full."""
+        with contextlib.suppress(EngineDeadError, TimeoutError):
+            async with asyncio.timeout(LAST_WORD_TIMEOUT_S):
+                async for output in self._streams[index]:
+                    self._take_times(index, output)

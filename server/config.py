@@ -1,0 +1,188 @@
+"""All settings of the daemon, one row each.
+
+`ServerConfig` is flat and frozen. Its fields are the table from which flags, environment variables, YAML keys
+and `docs/configuration.md` are made. What start-up computes from it (slots, blocks, threads) is never written
+back. Reading the sources is `mambad.server.config_sources`'s work.
+"""
+
+from dataclasses import dataclass
+
+from mambad.server.flag import flag, flags_of
+from mambad.server.flag_kinds import INTEGER, PATH, SECONDS, SIZE, SWITCH, TEXT, TOKENS
+
+MIB, GIB = 2**20, 2**30
+
+MODEL = "Model"
+NETWORK = "Network and access"
+MEMORY = "Memory, batching and threads"
+LIMITS = "Queue and time limits"
+REQUESTS = "Requests and answers"
+LOGS = "Logs and metrics"
+
+QUIET_ENDPOINTS = ("/live", "/ready", "/health", "/ping", "/metrics")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """Every setting with its default; None means that start-up computes it, or that there is none."""
+
+    # fmt: off
+    model: str = flag(
+        "demo", TEXT, MODEL,
+        "A folder in Hugging Face layout, a hub id, or `demo`, the small model that ships in the package. "
+        "The same as the positional MODEL.",
+    )
+    served_model_name: tuple[str, ...] = flag(
+        (), TEXT, MODEL, "Names that requests may use; the first one stands in answers and metrics.",
+        is_list=True, default_text="`demo`, the hub id, or the folder's last part",
+    )
+    tokenizer: str | None = flag(
+        None, PATH, MODEL, "Folder that holds `tokenizer.json`.", default_text="the model's folder"
+    )
+    revision: str | None = flag(
+        None, TEXT, MODEL, "Branch, tag or commit of a hub id.", default_text="the hub's default branch"
+    )
+    download_dir: str | None = flag(
+        None, PATH, MODEL, "Where hub downloads are kept.", default_text="the hub client's cache"
+    )
+    load_format: str = flag(
+        "auto", TEXT, MODEL, "`dummy` fills the weights at random: for shape-only runs.",
+        choices=("auto", "dummy"),
+    )
+    dtype: str = flag(
+        "auto", TEXT, MODEL, "Type in which weights are kept; `auto` keeps the checkpoint's.",
+        choices=("auto", "float32", "bfloat16"),
+    )
+    mamba_ssm_cache_dtype: str = flag(
+        "auto", TEXT, MODEL, "Type of the recurrent state; `auto` is float32.", choices=("auto", "float32")
+    )
+    device: str = flag("auto", TEXT, MODEL, "Where the model runs.", choices=("auto", "cpu"))
+    seed: int = flag(
+        0, INTEGER, MODEL, "Seed of random weights. A request's draws have a seed of their own.", minimum=0
+    )
+
+    host: str = flag("127.0.0.1", TEXT, NETWORK, "Address to listen on.")
+    port: int = flag(
+        8000, INTEGER, NETWORK, "Port to listen on; 0 takes any free one.", minimum=0, maximum=65535
+    )
+    uds: str | None = flag(
+        None, PATH, NETWORK, "Listen on this Unix socket instead of a port.", default_text="none"
+    )
+    root_path: str = flag("", TEXT, NETWORK, "Path under which a reverse proxy shows the server.")
+    api_key: tuple[str, ...] = flag(
+        (), TEXT, NETWORK, "Keys of which a request must carry one as `Authorization: Bearer`.",
+        is_list=True, is_secret=True, default_text="none",
+    )
+    api_key_file: str | None = flag(
+        None, PATH, NETWORK, "File with such keys, one a line.", default_text="none"
+    )
+    admin_api_key: tuple[str, ...] = flag(
+        (), TEXT, NETWORK,
+        "Keys for `/state`. Without one it answers on loopback and on the Unix socket only.",
+        is_list=True, is_secret=True, default_text="none",
+    )
+    admin_api_key_file: str | None = flag(
+        None, PATH, NETWORK, "File with such keys, one a line.", default_text="none"
+    )
+    protect_metrics: bool = flag(False, SWITCH, NETWORK, "Ask for a key at `/metrics` too.")
+    allowed_origins: tuple[str, ...] = flag(
+        (), TEXT, NETWORK, "Origins of web pages that may call the server.", is_list=True, default_text="none"
+    )
+    allowed_hosts: tuple[str, ...] = flag(
+        (), TEXT, NETWORK, "Values of `Host` that are answered.", is_list=True,
+        default_text="any; local names only on loopback without a key",
+    )
+    max_body_bytes: int = flag(8 * MIB, SIZE, NETWORK, "Largest request body.", minimum=1024)
+
+    max_model_len: int | None = flag(
+        None, TOKENS, MEMORY,
+        "Most tokens of prompt and answer together. Clamped to what memory holds for one request.",
+        minimum=1, default_text="the config's, else 32768",
+    )
+    max_num_seqs: int = flag(64, INTEGER, MEMORY, "Most requests that run at once.", minimum=1)
+    max_num_batched_tokens: int = flag(
+        512, TOKENS, MEMORY, "Token budget of one step; at least one chunk (64 tokens).", minimum=1
+    )
+    num_state_slots: int | None = flag(
+        None, INTEGER, MEMORY, "Slots for recurrent states. Clamped to what memory holds.", minimum=1,
+        default_text="computed",
+    )
+    block_size: int = flag(16, INTEGER, MEMORY, "Tokens in a block of attention KV.", minimum=1, maximum=256)
+    kv_cache_memory_bytes: int | None = flag(
+        None, SIZE, MEMORY, "Memory for slots and blocks together.", minimum=1,
+        default_text="a quarter of what is left after weights, at most 4 GiB",
+    )
+    state_cache_bytes: int = flag(
+        GIB, SIZE, MEMORY, "Host memory for requests that are swapped out; 0 computes them again instead.",
+        minimum=0,
+    )
+    scrub_slots: bool = flag(False, SWITCH, MEMORY, "Zero a slot and its blocks when a request leaves.")
+    threads: int | None = flag(
+        None, INTEGER, MEMORY, "Threads that compute.", minimum=1, maximum=1024,
+        default_text="`OMP_NUM_THREADS`, else what cgroup quota and affinity allow, at most 16",
+    )
+    async_scheduling: bool | None = flag(
+        None, SWITCH, MEMORY, "Schedule one step ahead of the one that is computed.", default_text="auto"
+    )
+    scheduling_policy: str = flag(
+        "fcfs", TEXT, MEMORY,
+        "Order of waiting requests: first come, or the request's `priority` (lower first).",
+        choices=("fcfs", "priority"),
+    )
+
+    max_queued_requests: int = flag(1024, INTEGER, LIMITS, "Requests that may wait; more get 429.", minimum=0)
+    max_queued_tokens: int = flag(
+        4 * MIB, TOKENS, LIMITS, "Prompt tokens that may wait; more get 429.", minimum=1
+    )
+    queue_timeout: float | None = flag(
+        60.0, SECONDS, LIMITS, "How long a request may wait before it gets 429; `none` for ever.", minimum=0,
+        is_optional=True,
+    )
+    request_timeout: float | None = flag(
+        None, SECONDS, LIMITS, "How long a request may take in all; then 408 or an error event.", minimum=0,
+        default_text="none",
+    )
+    stall_timeout: float | None = flag(
+        60.0, SECONDS, LIMITS,
+        "How long a reader may take nothing before its request is aborted; `none` for ever.", minimum=0,
+        is_optional=True,
+    )
+    engine_stall_timeout: float = flag(
+        60.0, SECONDS, LIMITS,
+        "How long the engine may stand still with work pending before it counts as dead.", minimum=1,
+    )
+    drain_grace: float = flag(
+        0.0, SECONDS, LIMITS,
+        "After SIGTERM, how long new requests are still accepted while `/ready` says 503.", minimum=0,
+    )
+    shutdown_timeout: float = flag(
+        30.0, SECONDS, LIMITS, "How long running requests have to finish after that.", minimum=0
+    )
+
+    max_logprobs: int = flag(
+        20, INTEGER, REQUESTS, "Most log-probabilities a position that a request may ask for.", minimum=0
+    )
+    strict_request_fields: bool = flag(
+        False, SWITCH, REQUESTS,
+        "Answer 400 to request fields that are not known, instead of ignoring them.",
+    )
+    sse_keep_alive_interval: float = flag(
+        15.0, SECONDS, REQUESTS, "A comment line goes to a silent stream this often; 0 sends none.", minimum=0
+    )
+
+    metrics_compat: str = flag(
+        "vllm", TEXT, LOGS, "Also export the series that dashboards and autoscalers read under vLLM's names.",
+        choices=("vllm", "none"),
+    )
+    log_level: str = flag(
+        "info", TEXT, LOGS, "Least severity that is logged.",
+        choices=("debug", "info", "warning", "error", "critical"),
+    )
+    log_format: str = flag("text", TEXT, LOGS, "Form of a log line.", choices=("text", "json"))
+    disable_access_log_for_endpoints: tuple[str, ...] = flag(
+        QUIET_ENDPOINTS, TEXT, LOGS, "Paths that leave no access log line.", is_list=True
+    )
+    # fmt: on
+
+
+FLAGS = flags_of(ServerConfig)

@@ -1,0 +1,55 @@
+"""Prometheus: all numbers of the server at one moment, as metric families and as text.
+
+Owns no numbers: they come from the engine's newest report and from RequestMetrics. No object of the
+Prometheus client is touched while a request runs.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.metrics_core import Metric
+
+from mambad.server.context import AppContext
+from mambad.server.metrics_engine import engine_families
+from mambad.server.metrics_requests import http_families, request_families
+from mambad.server.metrics_vllm import vllm_families
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+
+
+def collect(context: AppContext, is_compatible: bool) -> list[Metric]:
+    """Return every family, filled.
+
+    Args:
+        context: of the application.
+        is_compatible: also return the series under vLLM's names.
+    """
+    engine, labels = context.engine, {"model_name": context.settings.model_name, "engine": "0"}
+    stats, info, snapshot = engine.stats, engine.info, context.metrics.snapshot()
+    families = [
+        *engine_families(stats, info, labels),
+        *request_families(snapshot, labels),
+        *http_families(snapshot, engine.status.phase == "draining", context.version),
+        *ProcessCollector(registry=CollectorRegistry()).collect(),
+    ]
+    if is_compatible:
+        families += vllm_families(stats, info, snapshot, labels)
+    return families
+
+
+def render(families: Iterable[Metric]) -> bytes:
+    """Write families in the text format."""
+    return generate_latest(_Collected(families))
+
+
+class _Collected(CollectorRegistry):
+    """A registry that holds what was collected before."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        super().__init__()
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the families."""
+        yield from self._families

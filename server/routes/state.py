@@ -1,0 +1,55 @@
+"""`GET /state`: what every slot does, for administrators."""
+
+import time
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mambad.engine.outputs import SLOT_STATES
+from mambad.server.access import check_admin
+from mambad.server.answers import json_answer
+from mambad.server.context import context_of
+from mambad.server.errors import invalid
+from mambad.server.openapi import error_responses
+
+router = APIRouter()
+SCHEMA_VERSION = 1
+DEFAULT_LIMIT, MAX_LIMIT = 1000, 100_000
+EMPTY_REPORT: dict[str, Any] = {"slots": {}, "kv_blocks": {}, "requests": {}, "last_leak": None}
+
+
+@router.get("/state", openapi_extra={"responses": error_responses(400, 401, 403, 500)})
+async def state(
+    request: Request, entries: str = "1", ids: str = "0", slot_state: str | None = None, limit: str = ""
+) -> Response:
+    """Report slots, blocks and requests, as the engine saw them between two steps."""
+    context = context_of(request)
+    check_admin(request, context.admin_keys, context.settings.is_loopback)
+    if slot_state is not None and slot_state not in SLOT_STATES:
+        raise invalid("slot_state", f"`slot_state` must be one of {', '.join(SLOT_STATES)}.")
+    wants_entries = _switch("entries", entries)
+    report = await context.engine.state_report(
+        entries=wants_entries, ids=_switch("ids", ids), slot_state=slot_state, limit=_limit(limit)
+    )
+    if not wants_entries:
+        report.pop("entries", None)  # the last report of an engine that does not answer may hold them
+    engine = {"engine": 0, "stale": report["stale"], **EMPTY_REPORT, **report}
+    head = {"object": "mambad.state", "schema_version": SCHEMA_VERSION, "time": time.time()}
+    return json_answer({**head, "engines": [engine]})
+
+
+def _switch(name: str, value: str) -> bool:
+    if value not in ("0", "1"):
+        raise invalid(name, f"`{name}` must be 0 or 1.")
+    return value == "1"
+
+
+def _limit(value: str) -> int:
+    if not value:
+        return DEFAULT_LIMIT
+    is_number = value.isascii() and value.isdigit() and len(value) < 10
+    if not is_number or not 1 <= int(value) <= MAX_LIMIT:
+        raise invalid("limit", f"`limit` must be a number from 1 to {MAX_LIMIT}.")
+    return int(value)
