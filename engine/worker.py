@@ -227,6 +227,7 @@ def _serve(start: WorkerStart, socket: "zmq.Socket[bytes]") -> int:
     lockstep = None
     if start.rendezvous is not None:
         lockstep = Lockstep(start.rank, start.config.data_parallel_size, Path(start.rendezvous))
+    socket.send(encode(Stats(engine.stats())))  # before anybody can ask for it
     socket.send(encode(Ready(info)))
     try:
         Worker(engine, socket, lockstep).run()

@@ -133,20 +133,20 @@ def test_slots_and_blocks_add_up_in_every_scrape_under_load(served: ServedProces
     scrapes: list[str] = []
 
     def scrape() -> None:
-        while not done.is_set():
-            scrapes.append(httpx.get(f"{served.url}/metrics").text)
+        with httpx.Client() as client:
+            while not done.is_set():
+                scrapes.append(client.get(f"{served.url}/metrics").text)
 
     scraper = threading.Thread(target=scrape)
     scraper.start()
     try:
         with httpx.Client(timeout=60) as client:
-            for index in range(4):
-                body = {"prompt": [PROMPTS[index % 4]] * 3, "max_tokens": 120, "n": 2, "seed": index}
+            while len(scrapes) < 20:
+                body = {"prompt": PROMPTS[:3], "max_tokens": 120, "n": 2}
                 assert client.post(f"{served.url}/v1/completions", json=body).status_code == 200
     finally:
         done.set()
         scraper.join()
-    assert len(scrapes) > 5
     for text in scrapes:
         assert metric(text, "mambad_state_slots") == metric(text, "mambad_state_slot_capacity") == 4
         assert metric(text, "mambad_kv_blocks") == metric(text, "mambad_kv_block_capacity")

@@ -1,48 +1,50 @@
-/* The slot protocol of mambad: who may use a slot or a block, and when. `check.py` runs spin on it.
+/* The slot protocol of mambad: who may use a slot or a block, and when. `check.py` runs spin on this.
 
    Each rank has an engine thread, which decides, and a runner thread, which executes the steps that the
    engine launched, in order, at any later time. Clients submit and abort at any time. Of a state the model
-   keeps whose it is and how many tokens it has consumed. A step that finds anything else in a slot, or that
-   touches a slot or block which is not its request's, fails an assertion.
+   keeps whose it is and how many tokens it has consumed. A step that finds another state in a slot than it
+   goes on from, or that touches a slot or block which is not its request's, fails an assertion.
 
-   here                                in engine/
-   rank[k].free_slots, free_blocks     IdPool._free, as a set: bit i stands for id i
-   rank[k].parked_slots, parked_blocks IdPool._quarantine: until the step in buffer set 0 or 1 has completed
-   rank[k].state                       StatePool: what each slot holds
-   rank[k].table                       BlockTable, the host's rows
-   rank[k].step, turn                  InputBuffers: two sets, used in turn; what launched steps read
-   rank[k].num_uncommitted             len(Engine._in_flight)
-   rank[k].seen                        messages that its engine took from the inbox
-   request[r].slot, blocks             CacheManager's Allocation
-   request[r].key                      Request.key, as the place in the arrival order of the rank's live ones
-   request[r].last_step                 Request.last_launched_step
-   admit, grow, leave, settle, finish, preempt, make_room, schedule, commit, launch: methods of these names
+   here                                 in engine/
+   rank[k].free_slots, free_blocks      IdPool._free, as a set: bit i stands for id i
+   rank[k].parked_slots[j], _blocks[j]  IdPool._quarantine: ids that wait for step[j] to complete
+   rank[k].state                        StatePool: what each slot holds
+   rank[k].table                        BlockTable: the host's rows, the blocks of a row as a set
+   rank[k].step[j]                      Engine._in_flight and InputBuffers: launched steps, the oldest first
+   rank[k].has_voted, outcome           the collective that is the first act of a step in lockstep
+   rank[k].num_seen                     messages that the engine has taken from its inbox
+   request[r].slot, blocks              CacheManager's Allocation
+   request[r].key                       Request.key, as a place in the arrival order of the rank's live ones
+   request[r].last_step                 Request.last_launched_step, as an index of step[]
+   admit, grow, settle, add, leave, finish, preempt, start, schedule, admit_waiting, make_room, launch,
+   commit                               the methods of these names
+
+   slot_holder and block_holder serve assertions only: who holds an id or, while it is parked, held it last.
 
    An engine works in atomic blocks between the points where another thread can see or change something. In
-   each, what the environment chooses comes first (`chosen`); all that follows from it is one `d_step`.
-
-   slot_holder and block_holder serve assertions only: who holds an id or, during quarantine, held it last. */
+   each, the environment chooses first (`choose`); what follows from it is one `d_step`. Inlines are macros:
+   `my` is the rank of the process that uses them, and names with a final underscore are its scratch. */
 
 #ifndef RANKS
 #define RANKS 2         /* data-parallel, in lockstep */
 #endif
 #ifndef SLOTS
-#define SLOTS 2         /* a rank; also the rows of a padded step */
+#define SLOTS 2         /* of a rank; also the rows of a padded step */
 #endif
 #ifndef BLOCKS
-#define BLOCKS 3        /* a rank */
+#define BLOCKS 3        /* of a rank */
 #endif
 #ifndef REQUESTS
-#define REQUESTS 3      /* in all */
+#define REQUESTS 3      /* in all; at most 4 */
 #endif
 #ifndef TOKENS
-#define TOKENS 3        /* most tokens that a request consumes, the prompt being one; at most 3 */
+#define TOKENS 3        /* most steps that work on a request: its prompt, then token by token; at most 3 */
 #endif
 #ifndef URGENT
-#define URGENT 1        /* 1: a request may be more urgent than others */
+#define URGENT 1        /* 1: some requests are more urgent than others, and preempt them */
 #endif
 #ifndef AGAIN
-#define AGAIN 0         /* 1: whoever has ended may come again, without end; for one rank */
+#define AGAIN 0         /* 1: a client whose request has ended may come again, for ever; for one rank */
 #endif
 #define BLOCK_SIZE 2    /* tokens */
 
@@ -56,30 +58,30 @@
 #define REQUEST_OF(s)   ((s) / 4)
 #define TOKENS_OF(s)    ((s) % 4)
 
-#define NEW 0           /* not submitted, or not yet taken in */
+#define NEW 0           /* no engine has heard of it */
 #define WAITING 1
 #define PREEMPTED 2
 #define RUNNING 3
 #define FINISHED 4
 
-#define LEAVE 1         /* what the collective says */
+#define LEAVE 1         /* what the collective says: leave lockstep, or do another step */
 #define STAY 2
 
 typedef Request {
     byte status;
-    byte home;              /* its rank */
+    byte home;              /* the rank that it was submitted to */
     bool is_urgent;
     byte key;
-    byte slot;              /* 0: holds none */
+    byte slot;              /* 0: none */
     byte blocks;
-    byte num_launched;      /* tokens */
-    byte num_computed;      /* tokens */
-    bool last_step;         /* index of the last step that works on it, while one is not committed */
+    byte num_launched;      /* tokens handed to launched steps */
+    byte num_computed;      /* tokens of committed steps */
+    bool last_step;
     bool is_yielding;
-    byte swapped;           /* its state in host memory; 0: none */
+    byte swapped;           /* its state in host memory; 0: none there */
 };
 
-/* A launched step. Row i goes on from the state `expected[i]` in `slot[i]`; 0 there: a padding row. */
+/* Row i goes on from the state `expected[i]` in slot `slot[i]`. A padding row expects 0. */
 typedef Step {
     bool is_computing;      /* launched and not completed */
     byte expected[SLOTS];
@@ -97,206 +99,209 @@ typedef Rank {
     byte state[SLOTS + 1];
     byte table[SLOTS + 1];
     Step step[2];
-    byte num_uncommitted;
-    byte seen;
+    byte num_steps;         /* launched and not committed */
+    byte num_seen;
     bool has_voted;
     bool has_work;
-    byte outcome;           /* of the collective; 0: not known yet */
-    bool is_idle;
+    byte outcome;           /* 0: not known yet */
+    bool is_idle;           /* out of lockstep, waits for a message */
 };
 
 Rank rank[RANKS];
 Request request[REQUESTS + 1];
-byte num_submitted;
+byte num_submitted;         /* requests that clients have sent so far: 1 to num_submitted */
 
-/* Bit r: the environment chose this for request r. Bit 0: it chose that host memory is full. */
-byte chosen;
+#define my              rank[me]
+#define IS_LIVE(r)      (request[r].status >= WAITING && request[r].status <= RUNNING)
+#define IS_MINE(r)      (request[r].home == me && IS_LIVE(r))
+#define RUNS_HERE(r)    (request[r].home == me && request[r].status == RUNNING)
+#define IS_IN_FLIGHT(r) (request[r].num_computed < request[r].num_launched)
+#define HAS_ROW(j, r)   (REQUEST_OF(my.step[j].expected[0]) == r || REQUEST_OF(my.step[j].expected[SLOTS - 1]) == r)
 
-/* Scratch inside d_steps. */
-hidden byte n_;
-hidden byte missing_;
-hidden byte r_;
-hidden byte id_;
 hidden byte bits_;
-hidden byte row_;
-hidden byte set_;
-hidden byte order_;
-hidden byte who_;
 hidden byte first_;
-hidden byte last_;
 hidden byte head_;
+hidden byte id_;
+hidden byte j_;
+hidden byte last_;
+hidden byte missing_;
+hidden byte n_;
 hidden byte num_rows_;
 hidden byte ok_;
+hidden byte place_;
+hidden byte r_;
+hidden byte row_;
+hidden byte state_;
+hidden byte who_;
 
-#define IS_LIVE(me, r)      (request[r].home == me && request[r].status >= WAITING && request[r].status <= RUNNING)
-#define IS_RUNNING(me, r)   (request[r].home == me && request[r].status == RUNNING)
-#define IS_QUEUED(me, r)    (IS_LIVE(me, r) && request[r].status != RUNNING)
-#define IS_IN_FLIGHT(r)     (request[r].num_computed < request[r].num_launched)
+/* ---- choices of the environment --------------------------------------------------------------------- */
+
+#define MEMORY_FULL 0   /* bit r, from 1 on, is a choice for request r */
+#define NOT_AHEAD 5
+
+byte may;               /* choices that would make a difference now */
+byte chosen;            /* those of them that the environment made; both are 0 between blocks */
+
+inline choose_one(i) {
+    if
+    :: true
+    :: may & BIT(i) -> chosen = chosen | BIT(i)
+    fi
+}
+
+inline choose() {
+    if
+    :: may == 0
+    :: else ->
+        choose_one(0);
+        choose_one(1);
+        choose_one(2);
+        choose_one(3);
+        choose_one(4);
+        choose_one(5);
+        may = 0
+    fi
+}
 
 /* ---- ledgers ---------------------------------------------------------------------------------------- */
 
-/* Sets bits_ to the `count` lowest ids of a set; 0 when it has fewer. */
-inline lowest(set, top, count) {
+/* Sets bits_ to the `count` lowest ids of a set, or to 0 when there are fewer. */
+inline lowest(set, num_ids, count) {
     bits_ = 0;
     n_ = 0;
-    for (id_ : 1 .. top) {
+    for (id_ : 1 .. num_ids) {
         if
-        :: n_ < (count) && (set & BIT(id_)) -> bits_ = bits_ | BIT(id_); n_++
+        :: n_ < count && (set & BIT(id_)) -> bits_ = bits_ | BIT(id_); n_++
         :: else
         fi
     }
-    if
-    :: n_ < (count) -> bits_ = 0
-    :: else
-    fi
+    bits_ = (n_ < count -> 0 : bits_)
 }
 
-/* Slot and blocks for `num_tokens` tokens, or nothing. Sets ok_. */
-inline admit(me, r, num_tokens) {
-    lowest(rank[me].free_slots, SLOTS, 1);
+/* Reserves a slot, and blocks for the tokens launched so far and one more: both or nothing. Sets ok_. */
+inline admit(r) {
+    lowest(my.free_slots, SLOTS, 1);
     ok_ = (bits_ != 0);
     if
     :: ok_ ->
-        rank[me].free_slots = rank[me].free_slots & ~bits_;
+        my.free_slots = my.free_slots & ~bits_;
         for (id_ : 1 .. SLOTS) {
             if
-            :: bits_ == BIT(id_) -> request[r].slot = id_; rank[me].slot_holder[id_] = r
+            :: bits_ == BIT(id_) -> request[r].slot = id_; my.slot_holder[id_] = r
             :: else
             fi
         }
-        grow(me, r, num_tokens);
+        grow(r);
         if
-        :: !ok_ ->
-            put_back_slot(me, request[r].slot);
-            request[r].slot = 0
+        :: !ok_ -> put_back(BIT(request[r].slot), 0); request[r].slot = 0
         :: else
         fi
     :: else
     fi
 }
 
-/* Blocks for `num_tokens` tokens in all, or none more. Sets ok_. */
-inline grow(me, r, num_tokens) {
-    n_ = 0;
+/* Reserves the blocks that are missing for one more token, or none. Sets ok_. */
+inline grow(r) {
+    missing_ = BLOCKS_FOR(request[r].num_launched + 1);
     for (id_ : 1 .. BLOCKS) {
-        if
-        :: request[r].blocks & BIT(id_) -> n_++
-        :: else
-        fi
+        missing_ = missing_ - ((request[r].blocks >> id_) & 1)
     }
-    if
-    :: n_ >= BLOCKS_FOR(num_tokens) -> ok_ = 1
-    :: else ->
-        missing_ = BLOCKS_FOR(num_tokens) - n_;
-        lowest(rank[me].free_blocks, BLOCKS, missing_);
-        ok_ = (bits_ != 0);
-        rank[me].free_blocks = rank[me].free_blocks & ~bits_;
-        request[r].blocks = request[r].blocks | bits_;
-        rank[me].table[request[r].slot] = rank[me].table[request[r].slot] | bits_;
-        for (id_ : 1 .. BLOCKS) {
-            if
-            :: bits_ & BIT(id_) -> rank[me].block_holder[id_] = r
-            :: else
-            fi
-        }
-    fi
-}
-
-/* What a free slot holds is nobody's: whoever reads it is wrong. */
-inline put_back_slot(me, slot_id) {
-    rank[me].free_slots = rank[me].free_slots | BIT(slot_id);
-    rank[me].slot_holder[slot_id] = 0;
-    rank[me].state[slot_id] = 0
-}
-
-inline put_back_blocks(me, ids) {
-    rank[me].free_blocks = rank[me].free_blocks | (ids);
+    lowest(my.free_blocks, BLOCKS, missing_);
+    ok_ = (missing_ == 0 || bits_ != 0);
+    my.free_blocks = my.free_blocks & ~bits_;
+    request[r].blocks = request[r].blocks | bits_;
+    my.table[request[r].slot] = my.table[request[r].slot] | bits_;
     for (id_ : 1 .. BLOCKS) {
+        my.block_holder[id_] = (bits_ & BIT(id_) -> r : my.block_holder[id_])
+    }
+}
+
+/* Frees ids. What a free slot holds is nobody's state, whatever it is. */
+inline put_back(slot_ids, block_ids) {
+    for (id_ : 1 .. SLOTS) {
         if
-        :: (ids) & BIT(id_) -> rank[me].block_holder[id_] = 0
+        :: (slot_ids) & BIT(id_) -> my.slot_holder[id_] = 0; my.state[id_] = 0
+        :: else
+        fi
+    }
+    for (id_ : 1 .. BLOCKS) {
+        my.block_holder[id_] = ((block_ids) & BIT(id_) -> 0 : my.block_holder[id_])
+    }
+    my.free_slots = my.free_slots | (slot_ids);
+    my.free_blocks = my.free_blocks | (block_ids)
+}
+
+inline settle() {
+    for (j_ : 0 .. 1) {
+        if
+        :: !my.step[j_].is_computing ->
+            put_back(my.parked_slots[j_], my.parked_blocks[j_]);
+            my.parked_slots[j_] = 0;
+            my.parked_blocks[j_] = 0
         :: else
         fi
     }
 }
 
-inline settle(me) {
-    for (set_ : 0 .. 1) {
-        if
-        :: !rank[me].step[set_].is_computing ->
-            for (id_ : 1 .. SLOTS) {
-                if
-                :: rank[me].parked_slots[set_] & BIT(id_) -> put_back_slot(me, id_)
-                :: else
-                fi
-            }
-            put_back_blocks(me, rank[me].parked_blocks[set_]);
-            rank[me].parked_slots[set_] = 0;
-            rank[me].parked_blocks[set_] = 0
-        :: else
-        fi
-    }
-}
+/* Every id is free, parked or held by one request, and in one of these only. */
+#define COUNT_IN(ids)   assert((bits_ & (ids)) == 0); bits_ = bits_ | (ids)
 
-/* Every id is in exactly one state. */
-inline check_ledgers(me) {
-    for (set_ : 0 .. 1) {
-        n_ = (set_ == 0 -> rank[me].free_slots : rank[me].free_blocks);
-        bits_ = n_;
-        for (row_ : 0 .. 1) {
-            id_ = (set_ == 0 -> rank[me].parked_slots[row_] : rank[me].parked_blocks[row_]);
-            assert((bits_ & id_) == 0);
-            bits_ = bits_ | id_
-        }
-        for (r_ : 1 .. REQUESTS) {
-            if
-            :: request[r_].home == me ->
-                id_ = (set_ == 0 -> BIT(request[r_].slot) & ALL_SLOTS : request[r_].blocks);
-                assert((bits_ & id_) == 0);
-                bits_ = bits_ | id_
-            :: else
-            fi
-        }
-        assert(bits_ == (set_ == 0 -> ALL_SLOTS : ALL_BLOCKS))
+inline check_ledgers() {
+    bits_ = my.free_slots;
+    COUNT_IN(my.parked_slots[0]);
+    COUNT_IN(my.parked_slots[1]);
+    for (r_ : 1 .. REQUESTS) {
+        state_ = (request[r_].home == me && request[r_].slot != 0 -> BIT(request[r_].slot) : 0);
+        COUNT_IN(state_)
     }
+    assert(bits_ == ALL_SLOTS);
+    bits_ = my.free_blocks;
+    COUNT_IN(my.parked_blocks[0]);
+    COUNT_IN(my.parked_blocks[1]);
+    for (r_ : 1 .. REQUESTS) {
+        state_ = (request[r_].home == me -> request[r_].blocks : 0);
+        COUNT_IN(state_)
+    }
+    assert(bits_ == ALL_BLOCKS)
 }
 
 /* ---- the life of a request -------------------------------------------------------------------------- */
 
-inline add(me, r) {
-    n_ = 0;
+inline add(r) {
+    n_ = 1;
     for (r_ : 1 .. REQUESTS) {
-        n_ = n_ + IS_LIVE(me, r_)
+        n_ = n_ + IS_MINE(r_)
     }
-    request[r].key = n_ + 1;
+    request[r].key = n_;
     request[r].status = WAITING
 }
 
-/* Gives back all that a running request holds, at once or when the last launched step has completed. */
-inline leave(me, r) {
-    assert(request[r].slot != 0 && rank[me].slot_holder[request[r].slot] == r);
-    rank[me].table[request[r].slot] = 0;
+/* Gives back all that a running request holds: at once, or when the last launched step has completed. */
+inline leave(r) {
+    assert(request[r].slot != 0 && my.slot_holder[request[r].slot] == r);
+    my.table[request[r].slot] = 0;
+    j_ = request[r].last_step;
     if
-    :: IS_IN_FLIGHT(r) && rank[me].step[request[r].last_step].is_computing ->
-        set_ = request[r].last_step;
-        rank[me].parked_slots[set_] = rank[me].parked_slots[set_] | BIT(request[r].slot);
-        rank[me].parked_blocks[set_] = rank[me].parked_blocks[set_] | request[r].blocks
-    :: else ->
-        put_back_slot(me, request[r].slot);
-        put_back_blocks(me, request[r].blocks)
+    :: IS_IN_FLIGHT(r) && my.step[j_].is_computing ->
+        my.parked_slots[j_] = my.parked_slots[j_] | BIT(request[r].slot);
+        my.parked_blocks[j_] = my.parked_blocks[j_] | request[r].blocks
+    :: else -> put_back(BIT(request[r].slot), request[r].blocks)
     fi;
     request[r].slot = 0;
     request[r].blocks = 0;
+    request[r].last_step = 0;
     request[r].is_yielding = 0
 }
 
-inline finish(me, r) {
+/* However a request ends, and wherever it stands. */
+inline finish(r) {
     if
-    :: request[r].status == RUNNING -> leave(me, r)
+    :: request[r].status == RUNNING -> leave(r)
     :: else
     fi;
     for (r_ : 1 .. REQUESTS) {
         if
-        :: IS_LIVE(me, r_) && request[r_].key > request[r].key -> request[r_].key--
+        :: IS_MINE(r_) && request[r_].key > request[r].key -> request[r_].key--
         :: else
         fi
     }
@@ -304,150 +309,128 @@ inline finish(me, r) {
     request[r].home = 0;
     request[r].is_urgent = 0;
     request[r].key = 0;
-    request[r].swapped = 0;
     request[r].num_launched = 0;
     request[r].num_computed = 0;
-    request[r].last_step = 0
+    request[r].swapped = 0
 }
 
-/* A copy between a slot and host memory happens at once, so no launched step may use slot or blocks. */
-inline check_unused(me, r) {
-    for (set_ : 0 .. 1) {
+/* A copy to or from host memory happens at once, so no launched step may still use the slot or the blocks. */
+inline check_unused(r) {
+    for (j_ : 0 .. 1) {
         for (row_ : 0 .. SLOTS - 1) {
-            assert(!rank[me].step[set_].is_computing ||
-                   rank[me].step[set_].slot[row_] != request[r].slot &&
-                   (rank[me].step[set_].blocks[row_] & request[r].blocks) == 0)
+            assert(my.step[j_].slot[row_] != request[r].slot && !(my.step[j_].blocks[row_] & request[r].blocks))
         }
     }
 }
 
-inline preempt(me, r) {
+/* Takes slot and blocks from a running request. If host memory is full, it will be computed again. */
+inline preempt(r) {
     assert(!IS_IN_FLIGHT(r));
     if
-    :: chosen & BIT(0) ->
-        request[r].num_launched = 0;
-        request[r].num_computed = 0
+    :: chosen & BIT(MEMORY_FULL) -> request[r].num_launched = 0; request[r].num_computed = 0
     :: else ->
-        check_unused(me, r);
-        assert(rank[me].state[request[r].slot] == STATE(r, request[r].num_computed));
-        request[r].swapped = rank[me].state[request[r].slot]
+        check_unused(r);
+        assert(my.state[request[r].slot] == STATE(r, request[r].num_computed));
+        request[r].swapped = my.state[request[r].slot]
     fi;
-    leave(me, r);
+    leave(r);
     request[r].status = PREEMPTED
 }
 
-/* On what was reserved for it. */
-inline start(me, r) {
+/* Makes a waiting request run on what was reserved for it. */
+inline start(r) {
     if
-    :: request[r].swapped != 0 ->
-        check_unused(me, r);
-        rank[me].state[request[r].slot] = request[r].swapped;
+    :: request[r].swapped ->
+        check_unused(r);
+        my.state[request[r].slot] = request[r].swapped;
         request[r].swapped = 0
     :: else
     fi;
     request[r].status = RUNNING
 }
 
-/* ---- a step ----------------------------------------------------------------------------------------- */
+/* ---- who is in the next step ------------------------------------------------------------------------ */
 
-#define ORDER(r)    (request[r].key + (request[r].is_urgent -> 0 : REQUESTS))
-#define PLACE(r)    (ORDER(r) + (request[r].is_urgent -> 0 : REQUESTS) + (request[r].status == WAITING -> REQUESTS : 0))
+/* Running requests: the more urgent, then the older. Waiting ones: preempted before new, in between. */
+#define ORDER(r)        (request[r].key + (request[r].is_urgent -> 0 : REQUESTS))
+#define PLACE(r)        (ORDER(r) + (request[r].is_urgent -> 0 : REQUESTS) + (request[r].status == WAITING -> REQUESTS : 0))
 
-/* Sets first_ and last_ in the order of the running requests; 0 when none is running. */
-inline find_running(me) {
+/* Sets first_ and last_ of the running requests (0: none), head_ of the waiting ones (0: none), n_ to how
+   many run, and ok_ to whether one of them is yielding. */
+inline look() {
     first_ = 0;
     last_ = 0;
-    for (r_ : 1 .. REQUESTS) {
-        if
-        :: IS_RUNNING(me, r_) ->
-            first_ = (first_ == 0 || ORDER(r_) < ORDER(first_) -> r_ : first_);
-            last_ = (last_ == 0 || ORDER(r_) > ORDER(last_) -> r_ : last_)
-        :: else
-        fi
-    }
-}
-
-/* Sets head_ to the head of the waiting queue, or 0. */
-inline find_head(me) {
     head_ = 0;
-    for (r_ : 1 .. REQUESTS) {
-        if
-        :: IS_QUEUED(me, r_) && (head_ == 0 || PLACE(r_) < PLACE(head_)) -> head_ = r_
-        :: else
-        fi
-    }
-}
-
-/* Sets n_ to the number of running requests and ok_ to whether one of them is yielding. */
-inline count_running(me) {
     n_ = 0;
     ok_ = 0;
     for (r_ : 1 .. REQUESTS) {
         if
-        :: IS_RUNNING(me, r_) -> n_++; ok_ = ok_ || request[r_].is_yielding
+        :: RUNS_HERE(r_) ->
+            n_++;
+            ok_ = ok_ || request[r_].is_yielding;
+            first_ = (!first_ || ORDER(r_) < ORDER(first_) -> r_ : first_);
+            last_ = (!last_ || ORDER(r_) > ORDER(last_) -> r_ : last_)
+        :: IS_MINE(r_) && !RUNS_HERE(r_) ->
+            head_ = (!head_ || PLACE(r_) < PLACE(head_) -> r_ : head_)
         :: else
         fi
     }
 }
 
-inline preempt_yielding(me) {
-    for (order_ : 1 .. REQUESTS) {
+inline preempt_yielding() {
+    for (place_ : 1 .. REQUESTS) {
         if
-        :: IS_RUNNING(me, order_) && request[order_].is_yielding && !IS_IN_FLIGHT(order_) -> preempt(me, order_)
+        :: RUNS_HERE(place_) && request[place_].is_yielding && !IS_IN_FLIGHT(place_) -> preempt(place_)
         :: else
         fi
     }
 }
 
-inline yield_to_urgent(me) {
-    find_running(me);
-    find_head(me);
-    count_running(me);
+inline yield_to_urgent() {
+    look();
     if
-    :: head_ != 0 && n_ > 0 && !ok_ && (n_ == SLOTS || rank[me].free_slots == 0) &&
-       request[head_].is_urgent && !request[last_].is_urgent ->
+    :: head_ && last_ && !ok_ && (n_ == SLOTS || !my.free_slots) && request[head_].is_urgent && !request[last_].is_urgent ->
         request[last_].is_yielding = 1;
-        preempt_yielding(me)
+        preempt_yielding()
     :: else
     fi
 }
 
-/* The last in order gives up its blocks. Sets ok_: whether they are free already. */
-inline make_room(me, r) {
-    find_running(me);
-    count_running(me);
+/* The last in order gives up its blocks for r. Sets ok_: whether they are free already. */
+inline make_room(r) {
+    look();
     if
-    :: ok_ || rank[me].parked_blocks[0] || rank[me].parked_blocks[1] || last_ == first_ -> ok_ = 0
+    :: ok_ || my.parked_blocks[0] || my.parked_blocks[1] || last_ == first_ -> ok_ = 0
     :: else ->
         request[last_].is_yielding = 1;
-        ok_ = !IS_IN_FLIGHT(last_) && last_ != r;
+        ok_ = (last_ != r && !IS_IN_FLIGHT(last_));
         if
-        :: ok_ -> preempt(me, last_)
+        :: ok_ -> preempt(last_)
         :: else
         fi
     fi
 }
 
-/* Puts the next token of r into the step, if it may be launched and there is a block for it. */
-inline schedule_running(me, r) {
+/* Puts the next token of r into the step, if that may be launched now and there is a block for it. */
+inline schedule_running(r) {
     if
-    :: request[r].num_launched < TOKENS && (!IS_IN_FLIGHT(r) || (chosen & BIT(r))) ->
-        grow(me, r, request[r].num_launched + 1);
+    :: request[r].num_launched < TOKENS && !(IS_IN_FLIGHT(r) && (chosen & BIT(r))) ->
+        grow(r);
         if
         :: !ok_ ->
-            make_room(me, r);
+            make_room(r);
             if
-            :: ok_ -> grow(me, r, request[r].num_launched + 1)
+            :: ok_ -> grow(r)
             :: else
             fi
         :: else
         fi;
         if
         :: ok_ ->
-            rank[me].step[rank[me].num_uncommitted].expected[num_rows_] = STATE(r, request[r].num_launched);
-            rank[me].step[rank[me].num_uncommitted].slot[num_rows_] = request[r].slot;
+            my.step[my.num_steps].expected[num_rows_] = STATE(r, request[r].num_launched);
+            my.step[my.num_steps].slot[num_rows_] = request[r].slot;
             request[r].num_launched++;
-            request[r].last_step = rank[me].num_uncommitted;
+            request[r].last_step = my.num_steps;
             num_rows_++
         :: else
         fi
@@ -455,145 +438,134 @@ inline schedule_running(me, r) {
     fi
 }
 
-inline admit_waiting(me) {
-    count_running(me);
-    find_head(me);
-    ok_ = 1;
+inline admit_waiting() {
     do
-    :: ok_ && n_ < SLOTS && head_ != 0 ->
-        admit(me, head_, request[head_].num_launched + 1);
+    :: look();
         if
-        :: ok_ ->
-            start(me, head_);
-            schedule_running(me, head_);
-            count_running(me);
-            find_head(me);
-            ok_ = 1
-        :: else
+        :: head_ && n_ < SLOTS -> admit(head_)
+        :: else -> break
+        fi;
+        if
+        :: ok_ -> who_ = head_; start(who_); schedule_running(who_)
+        :: else -> break
         fi
-    :: else -> break
     od
 }
 
-/* Collects num_rows_ rows in the buffer set whose turn it is. */
-inline schedule(me) {
-    settle(me);
-    preempt_yielding(me);
-    yield_to_urgent(me);
+inline schedule() {
+    settle();
+    preempt_yielding();
+    yield_to_urgent();
     num_rows_ = 0;
-    for (order_ : 1 .. 2 * REQUESTS) {
+    for (place_ : 1 .. 2 * REQUESTS) {
         who_ = 0;
         for (r_ : 1 .. REQUESTS) {
-            who_ = (IS_RUNNING(me, r_) && !request[r_].is_yielding && ORDER(r_) == order_ -> r_ : who_)
+            who_ = (RUNS_HERE(r_) && !request[r_].is_yielding && ORDER(r_) == place_ -> r_ : who_)
         }
         if
-        :: who_ != 0 -> schedule_running(me, who_)
+        :: who_ -> schedule_running(who_)
         :: else
         fi
     }
-    admit_waiting(me)
+    admit_waiting()
 }
 
-/* All elements of the padded size are written. A dummy step is one of padding rows only. */
-inline launch(me) {
-    set_ = rank[me].num_uncommitted;
-    assert(set_ < 2);
+/* ---- a step ----------------------------------------------------------------------------------------- */
+
+/* Fills all elements of the padded size. A dummy step has padding rows only. */
+inline launch() {
+    assert(my.num_steps < 2);
     for (row_ : 0 .. SLOTS - 1) {
         if
         :: row_ >= num_rows_ ->
-            rank[me].step[set_].expected[row_] = 0;
-            rank[me].step[set_].slot[row_] = 0
+            my.step[my.num_steps].expected[row_] = 0;
+            my.step[my.num_steps].slot[row_] = 0
         :: else
         fi;
-        rank[me].step[set_].blocks[row_] = rank[me].table[rank[me].step[set_].slot[row_]]
+        my.step[my.num_steps].blocks[row_] = my.table[my.step[my.num_steps].slot[row_]]
     }
-    rank[me].step[set_].is_computing = 1;
-    rank[me].num_uncommitted++
+    my.step[my.num_steps].is_computing = 1;
+    my.num_steps++
 }
 
-/* On the runner's thread. What a padding row computes is written, too. */
-inline execute(me, set) {
+/* On the runner's thread. A row reads its slot, unless it is the first of its request, and writes it. */
+inline execute(j) {
     for (row_ : 0 .. SLOTS - 1) {
-        id_ = rank[me].step[set].slot[row_];
-        n_ = rank[me].step[set].expected[row_];
-        bits_ = rank[me].step[set].blocks[row_];
+        id_ = my.step[j].slot[row_];
+        state_ = my.step[j].expected[row_];
+        bits_ = my.step[j].blocks[row_];
+        who_ = REQUEST_OF(state_);
         if
-        :: n_ == 0 ->
-            assert(bits_ == 0);
-            rank[me].state[id_] = 0
+        :: !who_ -> assert(id_ == 0 && bits_ == 0)
         :: else ->
-            assert(rank[me].slot_holder[id_] == REQUEST_OF(n_));
-            assert(TOKENS_OF(n_) == 0 || rank[me].state[id_] == n_);
-            rank[me].state[id_] = n_ + 1;
+            assert(my.slot_holder[id_] == who_);
+            assert(my.state[id_] == state_ || TOKENS_OF(state_) == 0);
+            my.state[id_] = state_ + 1;
             assert(bits_ != 0);
             for (id_ : 1 .. BLOCKS) {
-                assert(!(bits_ & BIT(id_)) || rank[me].block_holder[id_] == REQUEST_OF(n_))
+                assert(!(bits_ & BIT(id_)) || my.block_holder[id_] == who_)
             }
         fi;
-        rank[me].step[set].slot[row_] = 0;
-        rank[me].step[set].blocks[row_] = 0
+        my.step[j].slot[row_] = 0;
+        my.step[j].blocks[row_] = 0
     }
-    rank[me].step[set].is_computing = 0
+    my.step[j].is_computing = 0
 }
 
 /* Takes in the oldest step. Rows of requests that have ended since are dropped. */
-inline commit(me) {
+inline commit() {
     for (row_ : 0 .. SLOTS - 1) {
-        n_ = rank[me].step[0].expected[row_];
-        who_ = REQUEST_OF(n_);
+        state_ = my.step[0].expected[row_];
+        who_ = REQUEST_OF(state_);
         if
-        :: who_ != 0 && request[who_].status != FINISHED ->
-            assert(request[who_].status == RUNNING);
+        :: who_ && request[who_].status != FINISHED ->
+            assert(request[who_].status == RUNNING && request[who_].num_computed == TOKENS_OF(state_));
             request[who_].num_computed++;
-            assert(request[who_].num_computed == TOKENS_OF(n_) + 1);
             if
-            :: (chosen & BIT(who_)) || request[who_].num_computed == TOKENS -> finish(me, who_)
+            :: request[who_].num_computed == TOKENS || (chosen & BIT(who_)) -> finish(who_)
             :: else
             fi
         :: else
         fi
     }
-    settle(me);
-    forget_oldest(me)
+    settle();
+    forget_oldest_step()
 }
 
-/* The other launched step, if there is one, is the oldest now. */
-inline forget_oldest(me) {
-    rank[me].num_uncommitted--;
+inline forget_oldest_step() {
     for (row_ : 0 .. SLOTS - 1) {
-        rank[me].step[0].expected[row_] = rank[me].step[1].expected[row_];
-        rank[me].step[0].slot[row_] = rank[me].step[1].slot[row_];
-        rank[me].step[0].blocks[row_] = rank[me].step[1].blocks[row_];
-        rank[me].step[1].expected[row_] = 0;
-        rank[me].step[1].slot[row_] = 0;
-        rank[me].step[1].blocks[row_] = 0
+        my.step[0].expected[row_] = my.step[1].expected[row_];
+        my.step[0].slot[row_] = my.step[1].slot[row_];
+        my.step[0].blocks[row_] = my.step[1].blocks[row_];
+        my.step[1].expected[row_] = 0;
+        my.step[1].slot[row_] = 0;
+        my.step[1].blocks[row_] = 0
     }
-    rank[me].step[0].is_computing = rank[me].step[1].is_computing;
-    rank[me].step[1].is_computing = 0;
-    rank[me].parked_slots[0] = rank[me].parked_slots[1];
-    rank[me].parked_blocks[0] = rank[me].parked_blocks[1];
-    rank[me].parked_slots[1] = 0;
-    rank[me].parked_blocks[1] = 0;
+    my.step[0].is_computing = my.step[1].is_computing;
+    my.step[1].is_computing = 0;
+    my.parked_slots[0] = my.parked_slots[1];
+    my.parked_blocks[0] = my.parked_blocks[1];
+    my.parked_slots[1] = 0;
+    my.parked_blocks[1] = 0;
     for (r_ : 1 .. REQUESTS) {
-        if
-        :: IS_RUNNING(me, r_) -> request[r_].last_step = 0
-        :: else
-        fi
+        request[r_].last_step = (RUNS_HERE(r_) -> 0 : request[r_].last_step)
     }
+    my.num_steps--
 }
 
-/* ---- data-parallel lockstep ------------------------------------------------------------------------- */
+/* ---- messages and lockstep -------------------------------------------------------------------------- */
 
-/* The next message: a request for this rank, or the news of one for another. The first rank to get it
-   decides, for the client, what the submission is. */
-inline take_message(me) {
-    rank[me].seen++;
+/* Every submission is a message to every rank: the request to its own, the news of it to the others. They
+   are delivered in order, each at its own time. The first rank to take one settles, for the client, what
+   the submission is. */
+inline take_message() {
+    my.num_seen++;
     if
-    :: rank[me].seen > num_submitted ->
+    :: my.num_seen > num_submitted ->
         num_submitted++;
         if
         :: true
-        :: num_submitted > 1 && RANKS > 1 -> request[num_submitted].home = 1
+        :: RANKS > 1 && num_submitted > 1 -> request[num_submitted].home = 1
         fi;
         if
         :: true
@@ -602,36 +574,39 @@ inline take_message(me) {
     :: else
     fi;
     d_step {
-        who_ = rank[me].seen;
+        who_ = my.num_seen;
         if
-        :: request[who_].status == NEW && request[who_].home == me -> add(me, who_)
+        :: request[who_].status == NEW && request[who_].home == me -> add(who_)
         :: else
         fi
     }
 }
 
-inline take_aborts(me) {
-    for (order_ : 1 .. REQUESTS) {
+inline take_aborts() {
+    for (place_ : 1 .. REQUESTS) {
         if
-        :: !(chosen & BIT(order_))
-        :: (chosen & BIT(order_)) && request[order_].status == FINISHED -> add(me, order_)
-        :: else -> finish(me, order_)
+        :: !(chosen & BIT(place_))
+        :: else ->
+            if
+            :: IS_LIVE(place_) -> finish(place_)
+            :: else -> add(place_)
+            fi
         fi
     }
 }
 
-/* The last to vote tells all. Lockstep ends when nobody has work and all have seen the same submissions. */
-inline cast_vote(me) {
-    rank[me].has_voted = 1;
-    rank[me].has_work = (rank[me].num_uncommitted > 0);
+/* The last rank to vote tells all. Lockstep ends when nobody has work and all have seen the same messages. */
+inline vote() {
+    my.has_voted = 1;
+    my.has_work = (my.num_steps > 0);
     for (r_ : 1 .. REQUESTS) {
-        rank[me].has_work = rank[me].has_work || IS_LIVE(me, r_)
+        my.has_work = my.has_work || IS_MINE(r_)
     }
     ok_ = 1;
     n_ = LEAVE;
     for (id_ : 0 .. RANKS - 1) {
         ok_ = ok_ && rank[id_].has_voted;
-        n_ = (rank[id_].has_work || rank[id_].seen != rank[me].seen -> STAY : n_)
+        n_ = (rank[id_].has_work || rank[id_].num_seen != my.num_seen -> STAY : n_)
     }
     if
     :: ok_ ->
@@ -644,102 +619,111 @@ inline cast_vote(me) {
     fi
 }
 
-/* ---- processes -------------------------------------------------------------------------------------- */
+/* ---- what the environment may choose, block by block ------------------------------------------------ */
 
-#define HAS_ROWS(me, r) (REQUEST_OF(rank[me].step[0].expected[0]) == r || REQUEST_OF(rank[me].step[1].expected[0]) == r \
-    || REQUEST_OF(rank[me].step[0].expected[SLOTS - 1]) == r || REQUEST_OF(rank[me].step[1].expected[SLOTS - 1]) == r)
+/* Each live request may be aborted; and with AGAIN who has ended may come again, once its rows are gone. */
+inline may_abort() {
+    for (r_ : 1 .. REQUESTS) {
+        if
+        :: IS_MINE(r_) -> may = may | BIT(r_)
+#if AGAIN
+        :: request[r_].status == FINISHED && !HAS_ROW(0, r_) && !HAS_ROW(1, r_) -> may = may | BIT(r_)
+#endif
+        :: else
+        fi
+    }
+}
+
+/* A request in flight may have to wait for its token (it has stop strings, or the step is full). Whoever is
+   preempted may find host memory full. The step may be committed before the next is launched, or after. */
+inline may_hold_back() {
+    n_ = 0;
+    for (r_ : 1 .. REQUESTS) {
+        if
+        :: IS_MINE(r_) ->
+            n_++;
+            may = may | BIT(NOT_AHEAD);
+            may = may | (n_ > 1 || request[r_].is_yielding -> BIT(MEMORY_FULL) : 0);
+            may = may | (IS_IN_FLIGHT(r_) && request[r_].num_launched < TOKENS -> BIT(r_) : 0)
+        :: else
+        fi
+    }
+}
+
+/* Each row may end its request. */
+inline may_end() {
+    for (r_ : 1 .. REQUESTS) {
+        may = may | (RUNS_HERE(r_) && HAS_ROW(0, r_) && request[r_].num_computed + 1 < TOKENS -> BIT(r_) : 0)
+    }
+}
+
+/* ---- threads ---------------------------------------------------------------------------------------- */
 
 proctype engine(byte me) {
-    byte i;
-    byte num_left;
-inbox:
+    byte num_left;          /* steps to leave uncommitted */
+
+next_step:
     atomic {
         do
-        :: rank[me].seen < REQUESTS -> take_message(me); rank[me].is_idle = 0
-        :: !rank[me].is_idle || AGAIN -> break
+        :: my.num_seen < REQUESTS -> take_message(); my.is_idle = 0
+        :: !my.is_idle -> break
         od;
-        rank[me].is_idle = 0;
-        for (i : 1 .. REQUESTS) {
-            if
-            :: IS_LIVE(me, i) -> chosen = chosen | BIT(i)
-            :: AGAIN && request[i].status == FINISHED && !HAS_ROWS(me, i) -> chosen = chosen | BIT(i)
-            :: true
-            fi
-        }
-        i = 0;
-        d_step {
-            take_aborts(me);
-            cast_vote(me);
-            check_ledgers(me);
-            chosen = 0
-        }
+        assert(!may && !chosen);
+        d_step { may_abort() };
+        choose();
+        d_step { take_aborts(); check_ledgers(); vote(); chosen = 0 }
     };
     atomic {
-        rank[me].outcome != 0;
+        my.outcome != 0;
         if
-        :: rank[me].outcome == LEAVE -> rank[me].outcome = 0; goto idle
-        :: rank[me].outcome == STAY -> rank[me].outcome = 0
+        :: my.outcome == LEAVE -> my.outcome = 0; goto idle
+        :: else -> my.outcome = 0
         fi;
-        num_left = 1;
-        if
-        :: num_left = 0
-        :: true
-        fi;
-        for (i : 0 .. REQUESTS) {
-            if
-            :: i == 0 || IS_RUNNING(me, i) -> chosen = chosen | BIT(i)
-            :: true
-            fi
-        }
-        i = 0;
+        d_step { may_hold_back() };
+        choose();
         d_step {
-            schedule(me);
+            schedule();
             if
-            :: num_rows_ > 0 || RANKS > 1 -> launch(me)
+            :: num_rows_ > 0 || RANKS > 1 -> launch()
             :: else
             fi;
-            num_left = num_left && num_rows_ > 0;
-            check_ledgers(me);
+            num_left = (num_rows_ > 0 && !(chosen & BIT(NOT_AHEAD)));
+            check_ledgers();
             chosen = 0
         }
     };
 complete:
     atomic {
         if
-        :: rank[me].num_uncommitted <= num_left -> num_left = 0; goto inbox
-        :: rank[me].num_uncommitted > num_left && !rank[me].step[0].is_computing
+        :: my.num_steps <= num_left -> num_left = 0; goto next_step
+        :: my.num_steps > num_left && !my.step[0].is_computing
         fi;
-        for (i : 1 .. REQUESTS) {
-            if
-            :: IS_RUNNING(me, i) && HAS_ROWS(me, i) -> chosen = chosen | BIT(i)
-            :: true
-            fi
-        }
-        i = 0;
-        d_step {
-            commit(me);
-            check_ledgers(me);
-            chosen = 0
-        };
+        d_step { may_end() };
+        choose();
+        d_step { commit(); check_ledgers(); chosen = 0 };
         goto complete
     };
 idle:
     atomic {
-        assert(rank[me].free_slots == ALL_SLOTS && rank[me].free_blocks == ALL_BLOCKS);
-        rank[me].is_idle = 1
+        assert(my.free_slots == ALL_SLOTS && my.free_blocks == ALL_BLOCKS);
+        my.is_idle = 1
     };
 end_idle:
     atomic {
-        rank[me].seen < REQUESTS || AGAIN;
-        goto inbox
+#if AGAIN
+        my.is_idle = 0;
+#else
+        my.num_seen < REQUESTS;
+#endif
+        goto next_step
     }
 }
 
 proctype runner(byte me) {
-end_no_step:
+end_without_steps:
     do
-    :: d_step { rank[me].step[0].is_computing -> execute(me, 0) }
-    :: d_step { !rank[me].step[0].is_computing && rank[me].step[1].is_computing -> execute(me, 1) }
+    :: d_step { my.step[0].is_computing -> execute(0) }
+    :: d_step { !my.step[0].is_computing && my.step[1].is_computing -> execute(1) }
     od
 }
 
@@ -756,10 +740,14 @@ init {
     }
 }
 
-#define SOMEBODY(r)     (request[r].status >= WAITING && request[r].status <= RUNNING)
-#define ANYBODY         (SOMEBODY(1) || SOMEBODY(REQUESTS / 2 + 1) || SOMEBODY(REQUESTS))
-#define HAS_SEEN_ALL    (rank[0].seen == REQUESTS && rank[RANKS - 1].seen == REQUESTS)
+/* ---- liveness, under weak fairness of the threads --------------------------------------------------- */
+
+#define ANYBODY         (IS_LIVE(1) || IS_LIVE(REQUESTS / 2 + 1) || IS_LIVE(REQUESTS))   /* up to 3 requests */
+#define HAVE_SEEN_ALL   (rank[0].num_seen == REQUESTS && rank[RANKS - 1].num_seen == REQUESTS)
 #define ALL_IDLE        (rank[0].is_idle && rank[RANKS - 1].is_idle)
 
-ltl everybody_ends { [] <> (!ANYBODY && (HAS_SEEN_ALL -> ALL_IDLE)) }
-ltl nobody_starves { [] (SOMEBODY(1) -> <> !SOMEBODY(1)) }
+/* All requests end, and then lockstep does; an idle rank holds nothing. */
+ltl everybody_ends { [] <> (!ANYBODY && (HAVE_SEEN_ALL -> ALL_IDLE)) }
+
+/* With AGAIN: whoever waits or runs comes to an end, though others come again and again. */
+ltl nobody_starves { [] (IS_LIVE(1) -> <> !IS_LIVE(1)) }
