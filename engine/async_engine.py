@@ -1,52 +1,32 @@
-"""The one bridge between the event loop and the engine process: submit, stream, abort, drain.
+"""The one bridge between the event loop and the engine processes: submit, stream, abort, drain. No torch.
 
-Owns the streams by request id. Everything here runs on the event loop's thread; nothing blocks it. What
-the engine decides, it decides in its own process. No torch.
+Owns the ranks and what they are together: ready when all are, dead when one is. Everything here runs on
+the event loop's thread; nothing blocks it. What an engine decides, it decides in its own process.
 """
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mambad.engine.config import EngineConfig
-from mambad.engine.engine_process import EngineProcess
+from mambad.engine.engine_rank import EngineRank
 from mambad.engine.errors import (
-    ConfigError,
     EngineDeadError,
     EngineError,
-    LoadError,
     NotReadyError,
     PromptTooLongError,
     QueueFullError,
+    RequestError,
 )
-from mambad.engine.messages import (
-    Abort,
-    EngineInfo,
-    Exit,
-    Fatal,
-    Finish,
-    FromEngine,
-    Progress,
-    Query,
-    Ready,
-    Reply,
-    Shutdown,
-    Stats,
-    StepOutput,
-    Submit,
-)
-from mambad.engine.outputs import EngineStats, RequestOutput
+from mambad.engine.messages import Call, EngineInfo, Shutdown, Submit
+from mambad.engine.outputs import EngineStats
 from mambad.engine.request import Submission
 from mambad.engine.stream import RequestStream
 
-logger = logging.getLogger(__name__)
-
 WATCH_INTERVAL_S = 0.25
-QUERY_TIMEOUT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,92 +56,105 @@ class QueueLimits:
 
 
 class AsyncEngine:
-    """An engine process as the server sees it.
+    """The engine processes as the server sees them.
 
     Args:
         config: what to serve.
         limits: of the queue.
+
+    Attributes:
+        status: how it is.
+        ranks: its processes.
     """
 
     def __init__(self, config: EngineConfig, limits: QueueLimits | None = None) -> None:
         self._limits = limits or QueueLimits()
-        self._process = EngineProcess(config, self._on_exit)
-        self._streams: dict[str, RequestStream] = {}
-        self._queued_tokens: dict[str, int] = {}
-        self._queries: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._tasks: list[asyncio.Task[None]] = []
-        self._ready = asyncio.Event()
+        self._is_in_lockstep = config.data_parallel_lockstep and config.data_parallel_size > 1
+        self.ranks = [EngineRank(rank, config, self._on_change) for rank in range(config.data_parallel_size)]
+        self._num_calls = 0
+        self._watcher: asyncio.Task[None] | None = None
+        self._settled = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._fatal: EngineError | None = None
-        self._last_report: dict[str, Any] | None = None
+        self._is_draining = False
         self._refuses_new = False
         self.status = EngineStatus("loading", "starting the engine process", time.time())
-        self.info: EngineInfo | None = None
-        self.stats = EngineStats()
+
+    @property
+    def info(self) -> EngineInfo | None:
+        """What start-up computed, once every rank is ready; all ranks are alike."""
+        return self.ranks[0].info if all(rank.info for rank in self.ranks) else None
+
+    @property
+    def stats(self) -> tuple[EngineStats, ...]:
+        """The newest report of every rank."""
+        return tuple(rank.stats for rank in self.ranks)
 
     @property
     def num_streams(self) -> int:
         """Requests that have not ended."""
-        return len(self._streams)
-
-    @property
-    def pid(self) -> int:
-        """Process id of the engine."""
-        return self._process.pid
+        return sum(rank.num_streams for rank in self.ranks)
 
     async def start(self) -> None:
-        """Start the process; returns before it is ready."""
-        self._process.start()
-        self._tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._watch())]
+        """Start the processes; returns before they are ready."""
+        rendezvous = self.ranks[0].folder / "rendezvous" if self._is_in_lockstep else None
+        for rank in self.ranks:
+            rank.start(rendezvous)
+        self._watcher = asyncio.create_task(self._watch())
 
     async def wait_ready(self) -> EngineInfo:
-        """Wait until the engine takes requests. Raises: ConfigError, LoadError, EngineDeadError."""
-        await self._ready.wait()
-        if self._fatal is not None:
-            raise self._fatal
+        """Wait until requests are taken. Raises: ConfigError, LoadError, EngineDeadError."""
+        await self._settled.wait()
+        error = self._fatal()
+        if error is not None:
+            raise error
         assert self.info is not None
         return self.info
 
-    def submit(self, submissions: Sequence[Submission]) -> list[RequestStream]:
-        """Put requests in line, all or none; their streams are open before the engine hears of them.
+    def submit(self, submissions: Sequence[Submission], rank: int | None = None) -> list[RequestStream]:
+        """Put requests in line, all or none; their streams are open before an engine hears of them.
+
+        Args:
+            submissions: what is asked for.
+            rank: who shall do it; None leaves it to whoever has the least to do.
 
         Raises:
             NotReadyError: loading or draining.
-            EngineDeadError: the engine process has gone.
+            EngineDeadError: an engine process has gone.
             PromptTooLongError: a prompt leaves no room for a token.
             QueueFullError: too many requests or tokens wait already.
+            RequestError: there is no such rank.
         """
         info = self._check_accepting()
         for submission in submissions:
             num_tokens = len(submission.prompt_token_ids)
             if num_tokens + min(submission.params.max_tokens, 1) > info.max_model_len:
                 raise PromptTooLongError(num_tokens, info.max_model_len)
-        self._check_queue(submissions, info.max_num_seqs)
-        streams = [self._open(submission) for submission in submissions]
+        if rank is not None and not 0 <= rank < len(self.ranks):
+            raise RequestError(f"there is no rank {rank}: ranks are 0 to {len(self.ranks) - 1}")
+        self._check_queue(submissions, info.max_num_seqs * len(self.ranks))
         self._idle.clear()
-        self._process.send(Submit(tuple(submissions)))
+        self._call_to_work()
+        streams = []
+        for submission in submissions:
+            chosen = self.ranks[rank] if rank is not None else min(self.ranks, key=lambda r: r.num_streams)
+            streams.append(chosen.open(submission))
+            chosen.send(Submit((submission,)))
         return streams
 
-    async def state_report(self, **options: Any) -> dict[str, Any]:
-        """Return the engine's part of `GET /state`, or its last one with `stale` if it does not answer."""
-        if self.status.phase in ("ready", "draining"):
-            query_id = time.monotonic_ns()
-            answer = self._queries[query_id] = asyncio.get_running_loop().create_future()
-            self._process.send(Query(query_id, options))
-            try:
-                with contextlib.suppress(TimeoutError):
-                    report = await asyncio.wait_for(answer, QUERY_TIMEOUT_S)
-                    self._last_report = report
-                    return {**report, "stale": False}
-            finally:
-                self._queries.pop(query_id, None)
-        return {**(self._last_report or {}), "stale": True}
+    async def state_reports(self, **options: Any) -> list[dict[str, Any]]:
+        """Return each engine's part of `GET /state`, with `engine` and `stale`."""
+        reports = await asyncio.gather(*(rank.report(options) for rank in self.ranks))
+        return [{"engine": rank, **report} for rank, report in enumerate(reports)]
+
+    async def inject(self, name: str, times: int, duration_ms: int, rank: int) -> bool | None:
+        """Order a fault; whether the engine takes such orders, None if it does not answer."""
+        return await self.ranks[rank].inject(name, times, duration_ms)
 
     def start_draining(self) -> None:
         """Turn readiness red; new work is still accepted until `refuse_new`."""
-        if self.status.phase in ("loading", "ready"):
-            self._set_status("draining", "shutting down")
+        self._is_draining = True
+        self._on_change()
 
     def refuse_new(self) -> None:
         """Accept no more requests."""
@@ -171,22 +164,28 @@ class AsyncEngine:
         """Wait until no request is left, at most `timeout_s` seconds; return how many are."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), timeout_s)
-        return len(self._streams)
+        return self.num_streams
 
     def end_all(self, message: str) -> None:
-        """Have the engine end every request with the reason `shutdown`."""
-        self._process.send(Shutdown(message))
+        """Have the engines end every request with the reason `shutdown`."""
+        for rank in self.ranks:
+            rank.send(Shutdown(message))
 
     async def stop(self, timeout_s: float = 5.0) -> None:
-        """End the engine process. What still streams fails."""
-        self._fail_all("the server has stopped")
-        self._process.send(Exit())
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._process.stop(timeout_s)
+        """End the engine processes. What still streams fails."""
+        for rank in self.ranks:
+            rank.fail_all("the server has stopped")
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
+        await asyncio.gather(*(rank.stop(timeout_s) for rank in self.ranks))
 
-    # ---- submitting ----------------------------------------------------------------------------------
+    def _call_to_work(self) -> None:
+        """Have every rank join the lockstep, before any of them hears of the request."""
+        if self._is_in_lockstep:
+            self._num_calls += 1
+            for rank in self.ranks:
+                rank.send(Call(self._num_calls))
 
     def _check_accepting(self) -> EngineInfo:
         if self.status.phase == "dead":
@@ -197,112 +196,58 @@ class AsyncEngine:
             raise NotReadyError(f"the model is loading: {self.status.reason}", code="model_loading")
         return self.info
 
-    def _check_queue(self, submissions: Sequence[Submission], max_num_seqs: int) -> None:
+    def _check_queue(self, submissions: Sequence[Submission], num_running: int) -> None:
         limits = self._limits
-        num_queued = len(self._streams) + len(submissions) - max_num_seqs
+        num_queued = self.num_streams + len(submissions) - num_running
         if num_queued > limits.max_queued_requests:
             raise QueueFullError(
                 f"{num_queued} requests would wait, the limit is {limits.max_queued_requests}: try later"
             )
-        num_tokens = sum(self._queued_tokens.values()) + sum(len(s.prompt_token_ids) for s in submissions)
-        if self._queued_tokens and num_tokens > limits.max_queued_tokens:
+        num_waiting = sum(rank.num_queued_tokens for rank in self.ranks)
+        num_tokens = num_waiting + sum(len(submission.prompt_token_ids) for submission in submissions)
+        if num_waiting and num_tokens > limits.max_queued_tokens:
             raise QueueFullError(
                 f"{num_tokens} tokens would wait, the limit is {limits.max_queued_tokens}: try again later"
             )
 
-    def _open(self, submission: Submission) -> RequestStream:
-        request_id = submission.request_id
-        assert request_id not in self._streams, "request ids are unique"
-        stream = RequestStream(
-            request_id,
-            lambda reason: self._abort(request_id, reason),
-            lambda num_kept: self._process.send(Finish(request_id, num_kept)),
-        )
-        self._streams[request_id] = stream
-        self._queued_tokens[request_id] = len(submission.prompt_token_ids)
-        return stream
-
-    def _abort(self, request_id: str, reason: str) -> None:
-        self._process.send(Abort(request_id, reason))
-        self._close(request_id)
-
-    def _close(self, request_id: str) -> None:
-        self._streams.pop(request_id, None)
-        self._queued_tokens.pop(request_id, None)
-        if not self._streams:
-            self._idle.set()
-
-    # ---- what the engine says ------------------------------------------------------------------------
-
-    async def _receive(self) -> None:
-        while True:
-            self._handle(await self._process.receive())
-
-    def _handle(self, message: FromEngine) -> None:
-        match message:
-            case StepOutput(outputs):
-                for output in outputs:
-                    self._deliver(output)
-            case Stats(stats):
-                self.stats = stats
-            case Reply(query_id, report):
-                self._answer(query_id, report)
-            case Progress(what, done, total):
-                self._set_status("loading", what, done / total if total else None)
-            case Ready(info):
-                self.info = info
-                if self.status.phase == "loading":
-                    self._set_status("ready", "")
-                self._ready.set()
-            case Fatal(kind, text):
-                errors = {"config": ConfigError, "load": LoadError}
-                self._die(text, errors.get(kind, EngineDeadError)(text))
-
-    def _deliver(self, output: RequestOutput) -> None:
-        stream = self._streams.get(output.request_id)
-        if stream is not None:
-            stream.deliver(output)
-            self._queued_tokens.pop(output.request_id, None)
-            if output.finish_reason is not None:
-                self._close(output.request_id)
-
-    def _answer(self, query_id: int, report: dict[str, Any]) -> None:
-        future = self._queries.get(query_id)
-        if future is not None and not future.done():
-            future.set_result(report)
-
     async def _watch(self) -> None:
         """Notice an engine that has work and gets nowhere."""
-        last, since_s = -1, time.monotonic()
-        while True:
+        seen = [(-1, time.monotonic()) for _ in self.ranks]
+        while self.status.phase != "dead":
             await asyncio.sleep(WATCH_INTERVAL_S)
-            value, now = self._process.progress.value, time.monotonic()
-            has_work = bool(self._streams) and self.info is not None
-            if value != last or not has_work:
-                last, since_s = value, now
-            elif now - since_s > self._limits.engine_stall_timeout_s:
-                message = f"the engine made no progress for {now - since_s:.0f} s"
-                self._die(message, EngineDeadError(message))
-                self._process.kill()
-                return
+            now = time.monotonic()
+            for index, rank in enumerate(self.ranks):
+                value, since_s = seen[index]
+                # In lockstep, whoever hangs holds up the others: all of them have work when one has.
+                num_streams = self.num_streams if self._is_in_lockstep else rank.num_streams
+                has_work = num_streams > 0 and self.info is not None
+                if rank.progress != value or not has_work:
+                    seen[index] = (rank.progress, now)
+                elif now - since_s > self._limits.engine_stall_timeout_s:
+                    rank.kill()
+                    rank.die(EngineDeadError(f"the engine made no progress for {now - since_s:.0f} s"))
 
-    def _on_exit(self, code: int) -> None:
-        message = f"the engine process ended with code {code}"
-        self._die(message, EngineDeadError(message))
+    def _fatal(self) -> EngineError | None:
+        return next((rank.fatal for rank in self.ranks if rank.fatal is not None), None)
 
-    def _die(self, reason: str, error: EngineError) -> None:
-        if self.status.phase == "dead":
-            return
-        logger.error("the engine is gone: %s", reason)
-        self._set_status("dead", reason)
-        self._fatal = error
-        self._ready.set()
-        self._fail_all(reason)
-
-    def _fail_all(self, reason: str) -> None:
-        for request_id, stream in list(self._streams.items()):
-            stream.fail(EngineDeadError(reason))
-            self._close(request_id)
+    def _on_change(self) -> None:
+        """Bring `status` and the events up to date."""
+        error = self._fatal()
+        if self.num_streams == 0:
+            self._idle.set()
+        if error is not None and self.status.phase != "dead":
+            self._set_status("dead", str(error))
+            for rank in self.ranks:
+                rank.fail_all(str(error))
+        elif error is None and self._is_draining:
+            self._set_status("draining", "shutting down")
+        elif error is None and self.info is not None:
+            self._set_status("ready", "")
+        elif error is None:
+            loading = next(rank for rank in self.ranks if rank.info is None)
+            self._set_status("loading", *loading.loading)
+        if error is not None or self.info is not None:
+            self._settled.set()
 
     def _set_status(self, phase: str, reason: str, progress: float | None = None) -> None:
         since_s = self.status.since_s if phase == self.status.phase else time.time()

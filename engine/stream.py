@@ -18,12 +18,18 @@ class RequestStream:
         request_id: whose outputs these are.
         on_abort: called once with a reason if the reader leaves before the end.
         on_finish_early: called with the number of tokens kept when the reader found a stop string.
+        rank: the data-parallel rank that works on it.
     """
 
     def __init__(
-        self, request_id: str, on_abort: Callable[[str], None], on_finish_early: Callable[[int], None]
+        self,
+        request_id: str,
+        on_abort: Callable[[str], None],
+        on_finish_early: Callable[[int], None],
+        rank: int = 0,
     ) -> None:
         self.request_id = request_id
+        self.rank = rank
         self._on_abort = on_abort
         self._on_finish_early = on_finish_early
         self._pending: list[RequestOutput] = []

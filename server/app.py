@@ -18,7 +18,7 @@ from mambad.server.engine_port import EnginePort
 from mambad.server.errors import ApiError, api_error_of, error_response
 from mambad.server.middleware import CLIENT_GONE, AnswerMiddleware, RequestIdMiddleware
 from mambad.server.openapi import describe_bodies
-from mambad.server.routes import completions, health, metrics, models, state, tokens
+from mambad.server.routes import completions, debug, health, metrics, models, state, tokens
 from mambad.server.schemas.completions import CompletionRequest
 from mambad.server.schemas.tokens import DetokenizeRequest, TokenizeRequest
 from mambad.server.settings import AppSettings
@@ -47,6 +47,8 @@ def create_app(engine: EnginePort, text: TextTokenizer, settings: AppSettings) -
     app.state.context = context
     for module in (completions, models, tokens, health, metrics, state):
         app.include_router(module.router)
+    if settings.enable_fault_injection:
+        app.include_router(debug.router)
     for kind in HANDLED:
         app.add_exception_handler(kind, _answer_error)
     app.add_exception_handler(ClientDisconnect, _answer_nobody)

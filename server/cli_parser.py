@@ -13,6 +13,8 @@ from mambad.server.config_sources import Arguments, nearest
 from mambad.server.flag import Flag
 from mambad.server.flag_kinds import SIZE, TOKENS, size_text
 
+SHORT_OPTIONS = {"data_parallel_size": ("-dp",)}
+
 
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser without abbreviations, whose errors are one line."""
@@ -93,4 +95,4 @@ def _add(group: Any, flag: Flag) -> None:
     else:
         options["metavar"] = "{" + ",".join(flag.choices) + "}" if flag.choices else flag.kind.word
         options["action"] = "append" if flag.is_list else "store"
-    group.add_argument(flag.option, **options)
+    group.add_argument(flag.option, *SHORT_OPTIONS.get(flag.name, ()), **options)

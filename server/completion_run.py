@@ -60,7 +60,10 @@ class CompletionRun:
         self._streams = streams
         prompts = [prompt for prompt in plan.prompts for _ in range(plan.num_choices)]
         self._choices = [ChoiceText(text, plan.text_options, prompt) for prompt in prompts]
-        self._timers = [ChoiceTimer(metrics, len(prompt.token_ids), arrived_s) for prompt in prompts]
+        self._timers = [
+            ChoiceTimer(metrics, stream.rank, len(prompt.token_ids), arrived_s)
+            for stream, prompt in zip(streams, prompts, strict=True)
+        ]
         self._cached_tokens = [0] * len(streams)
         self._num_unfinished = len(streams)
         self._background = background
@@ -95,7 +98,7 @@ class CompletionRun:
         )
 
     def close(self, reason: str = "disconnect") -> None:
-        """Give up what has not ended; `reason` is what the engine's counters call it. The first call counts."""
+        """Give up what has not ended, once; `reason` is what the engine's counters call it."""
         if self._is_closed:
             return
         self._is_closed = True

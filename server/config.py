@@ -124,6 +124,15 @@ class ServerConfig:
     async_scheduling: bool | None = flag(
         None, SWITCH, MEMORY, "Schedule one step ahead of the one that is computed.", default_text="auto"
     )
+    data_parallel_size: int = flag(
+        1, INTEGER, MEMORY, "Engine processes, each with a model, slots and blocks of its own. Also `-dp`.",
+        minimum=1, maximum=64,
+    )
+    data_parallel_lockstep: bool | None = flag(
+        None, SWITCH, MEMORY,
+        "Ranks start every step together, those without work with a step of padding. Experts that are spread "
+        "over ranks need it.", default_text="auto: off",
+    )
     scheduling_policy: str = flag(
         "fcfs", TEXT, MEMORY,
         "Order of waiting requests: first come, or the request's `priority` (lower first).",
@@ -181,6 +190,9 @@ class ServerConfig:
     log_format: str = flag("text", TEXT, LOGS, "Form of a log line.", choices=("text", "json"))
     disable_access_log_for_endpoints: tuple[str, ...] = flag(
         QUIET_ENDPOINTS, TEXT, LOGS, "Paths that leave no access log line.", is_list=True
+    )
+    enable_fault_injection: bool = flag(
+        False, SWITCH, LOGS, "Take orders for faults at `POST /debug/faults`: for tests, on loopback only."
     )
     # fmt: on
 

@@ -32,8 +32,9 @@ def engine_config(config: ServerConfig, source: ModelSource) -> EngineConfig:
         "tokenizer": str(source.tokenizer_folder),
         "max_num_batched_tokens": budget,
     }
-    if config.async_scheduling is None:
-        del shared["async_scheduling"]  # the engine's default is what the measurements say
+    for name in ("async_scheduling", "data_parallel_lockstep"):
+        if shared[name] is None:
+            del shared[name]  # the engine's default is what the measurements say
     return EngineConfig(**shared)
 
 
@@ -55,8 +56,13 @@ def app_settings(config: ServerConfig, source: ModelSource, is_loopback: bool) -
         is_loopback: whether only this machine can reach the sockets.
 
     Raises:
-        ConfigError: a key file can't be used.
+        ConfigError: a key file can't be used, or faults could be ordered from other machines.
     """
+    if config.enable_fault_injection and not is_loopback:
+        raise ConfigError(
+            f"--enable-fault-injection is refused with --host {config.host}: only this machine may order "
+            "faults; use --host 127.0.0.1"
+        )
     return AppSettings(
         served_model_names=config.served_model_name or (source.name,),
         max_body_bytes=config.max_body_bytes,
@@ -74,6 +80,7 @@ def app_settings(config: ServerConfig, source: ModelSource, is_loopback: bool) -
         strict_request_fields=config.strict_request_fields,
         scheduling_policy=config.scheduling_policy,
         metrics_compat=config.metrics_compat,
+        enable_fault_injection=config.enable_fault_injection,
     )
 
 

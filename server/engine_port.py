@@ -1,10 +1,10 @@
 """What the HTTP side needs of the engine. Two implementations: AsyncEngine, and the fake of the tests."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from mambad.engine.async_engine import EngineStatus
-from mambad.engine.errors import EngineDeadError, NotReadyError
+from mambad.engine.errors import EngineDeadError, NotReadyError, RequestError
 from mambad.engine.messages import EngineInfo
 from mambad.engine.outputs import EngineStats
 from mambad.engine.request import Submission
@@ -15,15 +15,27 @@ class EnginePort(Protocol):
     """The part of AsyncEngine that requests and probes use; see there."""
 
     status: EngineStatus
-    info: EngineInfo | None
-    stats: EngineStats
 
-    def submit(self, submissions: Sequence[Submission]) -> list[RequestStream]:
+    @property
+    def info(self) -> EngineInfo | None:
+        """What start-up computed."""
+        ...
+
+    @property
+    def stats(self) -> tuple[EngineStats, ...]:
+        """The newest report of every rank."""
+        ...
+
+    def submit(self, submissions: Sequence[Submission], rank: int | None = None) -> list[RequestStream]:
         """Put requests in line, all or none."""
         ...
 
-    async def state_report(self, **options: Any) -> dict[str, Any]:
-        """Return the engine's part of `GET /state`."""
+    async def state_reports(self, **options: Any) -> list[dict[str, Any]]:
+        """Return each engine's part of `GET /state`."""
+        ...
+
+    async def inject(self, name: str, times: int, duration_ms: int, rank: int) -> bool | None:
+        """Order a fault."""
         ...
 
 
@@ -58,3 +70,17 @@ def loading_message(status: EngineStatus) -> str:
     """Say how far loading has come."""
     progress = "" if status.progress is None else f", {status.progress:.0%}"
     return f"The model is loading: {status.reason}{progress}"
+
+
+def requested_rank(headers: Mapping[str, str]) -> int | None:
+    """Return the data-parallel rank that a client asks for by `X-data-parallel-rank`, if it does.
+
+    Raises:
+        RequestError: the header is no number.
+    """
+    value = headers.get("x-data-parallel-rank")
+    if value is None:
+        return None
+    if not (value.isascii() and value.isdigit() and len(value) < 10):
+        raise RequestError("X-data-parallel-rank must be a number, from 0")
+    return int(value)

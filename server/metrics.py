@@ -25,17 +25,27 @@ def collect(context: AppContext, is_compatible: bool) -> list[Metric]:
         context: of the application.
         is_compatible: also return the series under vLLM's names.
     """
-    engine, labels = context.engine, {"model_name": context.settings.model_name, "engine": "0"}
-    stats, info, snapshot = engine.stats, engine.info, context.metrics.snapshot()
-    families = [
-        *engine_families(stats, info, labels),
-        *request_families(snapshot, labels),
-        *http_families(snapshot, engine.status.phase == "draining", context.version),
-        *ProcessCollector(registry=CollectorRegistry()).collect(),
-    ]
-    if is_compatible:
-        families += vllm_families(stats, info, snapshot, labels)
-    return families
+    engine, info = context.engine, context.engine.info
+    reports = engine.stats
+    snapshot = context.metrics.snapshot(len(reports))
+    families: dict[str, Metric] = {}
+    for rank, (stats, timings) in enumerate(zip(reports, snapshot.histograms, strict=True)):
+        labels = {"model_name": context.settings.model_name, "engine": str(rank)}
+        _add(families, engine_families(stats, info, labels))
+        _add(families, request_families(timings, labels))
+        if is_compatible:
+            _add(families, vllm_families(stats, info, timings, labels))
+    _add(families, http_families(snapshot, engine.status.phase == "draining", context.version))
+    _add(families, ProcessCollector(registry=CollectorRegistry()).collect())
+    return list(families.values())
+
+
+def _add(families: dict[str, Metric], more: Iterable[Metric]) -> None:
+    """Put families in, one of a name: another engine's samples go into the family that is there."""
+    for family in more:
+        families.setdefault(family.name, family)
+        if families[family.name] is not family:
+            families[family.name].samples += family.samples
 
 
 def render(families: Iterable[Metric]) -> bytes:

@@ -1,11 +1,12 @@
 """The native series of what the HTTP side counts and times itself."""
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from mambad.engine.outputs import Histogram
 from mambad.server.metric_families import Labels, counters, gauge, histogram
 from mambad.server.request_metrics import RequestSnapshot
 
@@ -37,10 +38,10 @@ USUAL_ROUTES = (
 )
 
 
-def request_families(snapshot: RequestSnapshot, labels: Labels) -> Iterator[Metric]:
-    """Yield the families that carry the model's name."""
+def request_families(timings: Mapping[str, Histogram], labels: Labels) -> Iterator[Metric]:
+    """Yield the families of one engine's requests."""
     for key, (name, text) in HISTOGRAMS.items():
-        yield histogram(name, text, labels, snapshot.histograms[key])
+        yield histogram(name, text, labels, timings[key])
 
 
 def http_families(snapshot: RequestSnapshot, is_draining: bool, own_version: str) -> Iterator[Metric]:

@@ -3,14 +3,13 @@
 Kept apart from the native family because these names hold colons, which metric linters refuse.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from mambad.engine.messages import EngineInfo
-from mambad.engine.outputs import EngineStats
+from mambad.engine.outputs import EngineStats, Histogram
 from mambad.server.metric_families import Labels, counter, counters, gauge, histogram
-from mambad.server.request_metrics import RequestSnapshot
 
 HISTOGRAMS = {
     "time_to_first_token_s": "time_to_first_token_seconds",
@@ -32,9 +31,9 @@ FINISHED_AS = {
 
 
 def vllm_families(
-    stats: EngineStats, info: EngineInfo | None, snapshot: RequestSnapshot, labels: Labels
+    stats: EngineStats, info: EngineInfo | None, timings: Mapping[str, Histogram], labels: Labels
 ) -> Iterator[Metric]:
-    """Yield the families under vLLM's names."""
+    """Yield one engine's families under vLLM's names."""
     waiting = stats.num_waiting + stats.num_preempted
     yield gauge("vllm:num_requests_running", "mambad_requests_running", labels, stats.num_running)
     yield gauge("vllm:num_requests_waiting", "Waiting and preempted requests.", labels, waiting)
@@ -51,7 +50,7 @@ def vllm_families(
     text = "mambad_requests_finished_total under vLLM's reasons."
     yield counters("vllm:request_success", text, labels, "finished_reason", finished)
     for key, name in HISTOGRAMS.items():
-        yield histogram(f"vllm:{name}", f"mambad's {key}.", labels, snapshot.histograms[key])
+        yield histogram(f"vllm:{name}", f"mambad's {key}.", labels, timings[key])
     if info is not None:
         yield _cache_config(info, labels)
 

@@ -52,13 +52,13 @@ class RequestMetrics:
     """
 
     def __init__(self) -> None:
-        self._buckets = {name: Buckets(bounds) for name, bounds in HISTOGRAMS.items()}
+        self._buckets: dict[int, dict[str, Buckets]] = {}
         self._rejected = Counter(dict.fromkeys(REJECTION_REASONS, 0))
         self.http_requests: Counter[tuple[str, str, int]] = Counter()
 
-    def observe(self, name: str, value: float) -> None:
-        """Count a value in one of HISTOGRAMS."""
-        self._buckets[name].observe(value)
+    def observe(self, rank: int, name: str, value: float) -> None:
+        """Count a value in one of a rank's HISTOGRAMS."""
+        self._of(rank)[name].observe(value)
 
     def count_rejection(self, error: ApiError) -> None:
         """Count a request that was answered with this error before it ran, if that is what happened."""
@@ -68,17 +68,25 @@ class RequestMetrics:
         elif error.status in (400, 415):
             self._rejected["invalid"] += 1
 
-    def snapshot(self) -> "RequestSnapshot":
+    def _of(self, rank: int) -> dict[str, Buckets]:
+        if rank not in self._buckets:
+            self._buckets[rank] = {name: Buckets(bounds) for name, bounds in HISTOGRAMS.items()}
+        return self._buckets[rank]
+
+    def snapshot(self, num_ranks: int) -> "RequestSnapshot":
         """Return all numbers as they are now."""
-        histograms = {name: buckets.snapshot() for name, buckets in self._buckets.items()}
+        histograms = [
+            {name: buckets.snapshot() for name, buckets in self._of(rank).items()}
+            for rank in range(num_ranks)
+        ]
         return RequestSnapshot(histograms, dict(self._rejected), dict(self.http_requests))
 
 
 @dataclass(frozen=True, slots=True)
 class RequestSnapshot:
-    """The numbers of RequestMetrics at one moment."""
+    """The numbers of RequestMetrics at one moment; `histograms` by rank."""
 
-    histograms: dict[str, Histogram]
+    histograms: list[dict[str, Histogram]]
     rejected: dict[str, int]
     http_requests: dict[tuple[str, str, int], int]
 
@@ -88,6 +96,7 @@ class ChoiceTimer:
     """Times one choice from the arrival of its request to its last token."""
 
     metrics: RequestMetrics
+    rank: int
     num_prompt_tokens: int
     arrived_s: float
     _last_token_s: float | None = field(default=None, init=False)
@@ -98,22 +107,24 @@ class ChoiceTimer:
             return
         now = time.monotonic()
         if self._last_token_s is None:
-            self.metrics.observe("time_to_first_token_s", now - self.arrived_s)
+            self.metrics.observe(self.rank, "time_to_first_token_s", now - self.arrived_s)
         else:
             for _ in range(num_tokens):
-                self.metrics.observe("inter_token_latency_s", (now - self._last_token_s) / num_tokens)
+                self.metrics.observe(
+                    self.rank, "inter_token_latency_s", (now - self._last_token_s) / num_tokens
+                )
         self._last_token_s = now
 
     def finished(self, num_generated: int) -> None:
         """The choice has ended by `stop` or `length`."""
-        self.metrics.observe("duration_s", time.monotonic() - self.arrived_s)
-        self.metrics.observe("prompt_tokens", self.num_prompt_tokens)
-        self.metrics.observe("generation_tokens", num_generated)
+        self.metrics.observe(self.rank, "duration_s", time.monotonic() - self.arrived_s)
+        self.metrics.observe(self.rank, "prompt_tokens", self.num_prompt_tokens)
+        self.metrics.observe(self.rank, "generation_tokens", num_generated)
 
     def engine_times(self, times: RequestTimes, num_generated: int) -> None:
         """The engine has said how long it took over each part."""
-        self.metrics.observe("queue_s", times.queue_s)
-        self.metrics.observe("prefill_s", times.prefill_s)
-        self.metrics.observe("decode_s", times.decode_s)
+        self.metrics.observe(self.rank, "queue_s", times.queue_s)
+        self.metrics.observe(self.rank, "prefill_s", times.prefill_s)
+        self.metrics.observe(self.rank, "decode_s", times.decode_s)
         if num_generated > 1:
-            self.metrics.observe("time_per_output_token_s", times.decode_s / (num_generated - 1))
+            self.metrics.observe(self.rank, "time_per_output_token_s", times.decode_s / (num_generated - 1))

@@ -28,6 +28,7 @@ class AppSettings:
         sse_keep_alive_s: a silent stream gets a comment this often; 0 = never.
         strict_request_fields: refuse fields that nobody knows instead of ignoring them.
         scheduling_policy: `fcfs`, or `priority`, under which a request's `priority` counts.
+        enable_fault_injection: whether `/debug/faults` exists.
         metrics_compat: `vllm` also exports series under vLLM's names; `none` does not.
     """
 
@@ -48,6 +49,7 @@ class AppSettings:
     strict_request_fields: bool = False
     scheduling_policy: str = "fcfs"
     metrics_compat: str = "vllm"
+    enable_fault_injection: bool = False
 
     @property
     def model_name(self) -> str:

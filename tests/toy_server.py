@@ -18,7 +18,13 @@ import uvicorn
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from mambad.engine.async_engine import EngineStatus
-from mambad.engine.errors import EngineDeadError, NotReadyError, PromptTooLongError, QueueFullError
+from mambad.engine.errors import (
+    EngineDeadError,
+    NotReadyError,
+    PromptTooLongError,
+    QueueFullError,
+    RequestError,
+)
 from mambad.engine.messages import EngineInfo
 from mambad.engine.outputs import EngineStats, RequestOutput, RequestTimes, TokenLogprobs
 from mambad.engine.request import Submission
@@ -118,6 +124,7 @@ class FakeEngine:
         self.refuses_new = False
         self.submissions: list[Submission] = []
         self.aborted: dict[str, str] = {}
+        self.injected: list[tuple[str, int, int, int]] = []
         self.kept: dict[str, int] = {}
         self.num_finished: dict[str, int] = {}
         self._streams: dict[str, RequestStream] = {}
@@ -129,20 +136,23 @@ class FakeEngine:
         return len(self._streams)
 
     @property
-    def stats(self) -> EngineStats:
-        """A report whose slots add up."""
+    def stats(self) -> tuple[EngineStats, ...]:
+        """One report, whose slots add up."""
         capacity = self.info.num_slots if self.info else 0
         active = min(self.num_running, capacity)
-        return EngineStats(
+        report = EngineStats(
             slots={"active": active, "free": capacity - active},
             slot_capacity=capacity,
             num_running=active,
             num_waiting=self.num_running - active,
             finished=dict(self.num_finished),
         )
+        return (report,)
 
-    def submit(self, submissions: Sequence[Submission]) -> list[RequestStream]:
+    def submit(self, submissions: Sequence[Submission], rank: int | None = None) -> list[RequestStream]:
         """See AsyncEngine."""
+        if rank:
+            raise RequestError(f"there is no rank {rank}")
         if self.status.phase == "dead":
             raise EngineDeadError(self.status.reason)
         if self.refuses_new or self.info is None:
@@ -155,9 +165,15 @@ class FakeEngine:
             raise QueueFullError("too many requests")
         return [self._open(submission) for submission in submissions]
 
-    async def state_report(self, **options: Any) -> dict[str, Any]:
+    async def state_reports(self, **options: Any) -> list[dict[str, Any]]:
         """See AsyncEngine."""
-        return {"slots": dict(self.stats.slots), "options": options, "stale": self.status.phase == "dead"}
+        is_stale = self.status.phase == "dead"
+        return [{"engine": 0, "slots": dict(self.stats[0].slots), "options": options, "stale": is_stale}]
+
+    async def inject(self, name: str, times: int, duration_ms: int, rank: int) -> bool | None:
+        """See AsyncEngine."""
+        self.injected.append((name, times, duration_ms, rank))
+        return True
 
     def die(self, reason: str = "the engine process ended with code -9") -> None:
         """Be gone, as after a crash. On the event loop's thread."""

@@ -14,7 +14,7 @@ from mambad.server.completion_run import CompletionRun
 from mambad.server.context import AppContext, context_of
 from mambad.server.convert import CompletionPlan
 from mambad.server.disconnect import disconnected, run_while
-from mambad.server.engine_port import info_of
+from mambad.server.engine_port import info_of, requested_rank
 from mambad.server.openapi import json_operation
 from mambad.server.schemas.completions import CompletionRequest
 from mambad.server.sse import EventStream
@@ -29,7 +29,7 @@ async def create_completion(request: Request) -> Response:
     info = info_of(context.engine)
     async with context.bodies.read(request) as raw:
         plan = await context.convert(request, len(raw), partial(context.converter.completion, raw, info))
-    answer = _start(context, plan, arrived_s)
+    answer = _start(context, plan, arrived_s, requested_rank(request.headers))
     if plan.stream:
         settings = context.settings
         return EventStream(answer.stream, answer.close, settings.sse_keep_alive_s, settings.stall_timeout_s)
@@ -39,12 +39,12 @@ async def create_completion(request: Request) -> Response:
         answer.close()
 
 
-def _start(context: AppContext, plan: CompletionPlan, arrived_s: float) -> CompletionAnswer:
+def _start(context: AppContext, plan: CompletionPlan, arrived_s: float, rank: int | None) -> CompletionAnswer:
     """Submit a request; from here on its streams are the answer's to close."""
     response_id = f"cmpl-{uuid.uuid4().hex}"
     head = ReplyHead(response_id, int(time.time()), plan.model, context.fingerprint(info_of(context.engine)))
     reply = CompletionReply(plan, head, context.text)
-    streams = context.engine.submit(list(plan.submissions(response_id)))
+    streams = context.engine.submit(list(plan.submissions(response_id)), rank)
     run = CompletionRun(plan, streams, context.text, context.metrics, arrived_s, context.background)
     timeout_s = context.settings.request_timeout_s
     if timeout_s is not None:

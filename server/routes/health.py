@@ -55,7 +55,7 @@ def _answer(engine: EnginePort, is_good: bool) -> Response:
     body: dict[str, Any] = {
         "status": "ok" if status.phase == "ready" else status.phase,
         "reason": REASONS[status.phase],
-        "running": engine.stats.num_running,
+        "running": sum(stats.num_running for stats in engine.stats),
         "since_s": round(max(time.time() - status.since_s, 0.0), 3),
     }
     if status.progress is not None and status.phase == "loading":

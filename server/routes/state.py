@@ -30,14 +30,17 @@ async def state(
     if slot_state is not None and slot_state not in SLOT_STATES:
         raise invalid("slot_state", f"`slot_state` must be one of {', '.join(SLOT_STATES)}.")
     wants_entries = _switch("entries", entries)
-    report = await context.engine.state_report(
+    reports = await context.engine.state_reports(
         entries=wants_entries, ids=_switch("ids", ids), slot_state=slot_state, limit=_limit(limit)
     )
+    engines = [
+        {"engine": report["engine"], "stale": report["stale"], **EMPTY_REPORT, **report} for report in reports
+    ]
     if not wants_entries:
-        report.pop("entries", None)  # the last report of an engine that does not answer may hold them
-    engine = {"engine": 0, "stale": report["stale"], **EMPTY_REPORT, **report}
+        for engine in engines:
+            engine.pop("entries", None)  # the last report of an engine that does not answer may hold them
     head = {"object": "mambad.state", "schema_version": SCHEMA_VERSION, "time": time.time()}
-    return json_answer({**head, "engines": [engine]})
+    return json_answer({**head, "engines": engines})
 
 
 def _switch(name: str, value: str) -> bool:

@@ -81,8 +81,10 @@ def test_requests_stream_and_every_slot_comes_back() -> None:
             assert [sum(len(o.token_ids) for o in request) for request in outputs] == [20] * 5
             assert {request[-1].finish_reason for request in outputs} == {"length"}
             assert outputs[0][-1].times is not None
-            await until(lambda: engine.stats.slots.get("free") == 2 and engine.stats.generation_tokens == 100)
-            assert sum(engine.stats.slots.values()) == engine.stats.slot_capacity
+            await until(
+                lambda: engine.stats[0].slots.get("free") == 2 and engine.stats[0].generation_tokens == 100
+            )
+            assert sum(engine.stats[0].slots.values()) == engine.stats[0].slot_capacity
 
     run(test)
 
@@ -94,14 +96,14 @@ def test_abort_and_early_finish_free_the_slots_within_a_step() -> None:
             for stream in streams:
                 while not (await stream.__anext__()).token_ids:
                     pass
-            report = await engine.state_report(entries=True, ids=True)
+            report = (await engine.state_reports(entries=True, ids=True))[0]
             assert {entry["request"] for entry in report["entries"]} == {"r0", "r1"}
             assert report["stale"] is False
             streams[0].abort()
             streams[1].finish_early(1)
             assert (await collect(streams[1]))[-1].finish_reason == "stop"
-            await until(lambda: engine.stats.slots["free"] == 2)
-            assert engine.stats.finished["disconnect"] == 1
+            await until(lambda: engine.stats[0].slots["free"] == 2)
+            assert engine.stats[0].finished["disconnect"] == 1
             assert engine.num_streams == 0
 
     run(test)
@@ -146,7 +148,7 @@ def test_a_killed_engine_is_seen_within_a_second_and_its_streams_fail() -> None:
         async with running() as engine:
             stream = submit(engine, "a", LONG)
             await stream.__anext__()
-            os.kill(engine.pid, signal.SIGKILL)
+            os.kill(engine.ranks[0].pid, signal.SIGKILL)
             start_s = time.monotonic()
             with pytest.raises(EngineDeadError, match="ended with code -9"):
                 await collect(stream)
@@ -154,7 +156,7 @@ def test_a_killed_engine_is_seen_within_a_second_and_its_streams_fail() -> None:
             assert engine.status.phase == "dead"
             with pytest.raises(EngineDeadError):
                 submit(engine, "b", LONG)
-            assert (await engine.state_report())["stale"] is True
+            assert (await engine.state_reports())[0]["stale"] is True
 
     run(test)
 
@@ -162,7 +164,7 @@ def test_a_killed_engine_is_seen_within_a_second_and_its_streams_fail() -> None:
 def test_a_stopped_engine_is_seen_after_the_stall_timeout_and_killed() -> None:
     async def test() -> None:
         async with running(QueueLimits(engine_stall_timeout_s=1.0)) as engine:
-            pid = engine.pid
+            pid = engine.ranks[0].pid
             stream = submit(engine, "a", LONG)
             await stream.__anext__()
             os.kill(pid, signal.SIGSTOP)
@@ -187,7 +189,7 @@ def test_a_model_that_cannot_be_loaded_is_reported_with_its_reason() -> None:
 def test_stopping_leaves_no_process_and_no_folder_behind() -> None:
     async def test() -> None:
         async with running() as engine:
-            pid, folder = engine.pid, engine._process.folder
+            pid, folder = engine.ranks[0].pid, engine.ranks[0]._process.folder
             assert folder.stat().st_mode & 0o777 == 0o700
         assert not is_alive(pid)
         assert not folder.exists()
@@ -203,7 +205,7 @@ async def main():
     engine = AsyncEngine(EngineConfig(model=sys.argv[1], threads=1, kv_cache_memory_bytes=1 << 22))
     await engine.start()
     await engine.wait_ready()
-    print(engine.pid, flush=True)
+    print(engine.ranks[0].pid, flush=True)
     await asyncio.sleep(60)
 asyncio.run(main())
 """

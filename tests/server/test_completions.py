@@ -85,13 +85,17 @@ def test_a_stream_has_these_bytes():
         "transfer-encoding": "chunked",
     }
     head = '"id":"cmpl-ID","object":"text_completion","created":1,"model":"toy"'
+
+    def chunk(text):
+        choice = f'{{"index":0,"text":"{text}","logprobs":null,"finish_reason":null}}'
+        return f'data: {{{head},"choices":[{choice}],"usage":null}}\n\n'
+
     assert masked(answer.text) == (
-        f'data: {{{head},"choices":[{{"index":0,"text":" ","logprobs":null,"finish_reason":null}}],"usage":null}}\n\n'
-        f'data: {{{head},"choices":[{{"index":0,"text":"h","logprobs":null,"finish_reason":null}}],"usage":null}}\n\n'
-        f'data: {{{head},"choices":[{{"index":0,"text":"i","logprobs":null,"finish_reason":null}}],"usage":null}}\n\n'
-        f'data: {{{head},"choices":[{{"index":0,"text":"","logprobs":null,"finish_reason":"stop","stop_reason":"\\n"}}],'
-        '"usage":null}\n\n'
-        f'data: {{{head},"system_fingerprint":"fp_0","choices":[],"usage":{{"prompt_tokens":4,"completion_tokens":4,'
+        f"{chunk(' ')}{chunk('h')}{chunk('i')}"
+        f'data: {{{head},"choices":[{{"index":0,"text":"","logprobs":null,'
+        '"finish_reason":"stop","stop_reason":"\\n"}],"usage":null}\n\n'
+        f'data: {{{head},"system_fingerprint":"fp_0","choices":[],'
+        '"usage":{"prompt_tokens":4,"completion_tokens":4,'
         '"total_tokens":8,"prompt_tokens_details":{"cached_tokens":0}},'
         '"mambad":{"cache":{"cached_tokens":0,"missed_tokens":{"disabled":4}}}}\n\n'
         "data: [DONE]\n\n"

@@ -1,4 +1,4 @@
-"""How requests end otherwise than by themselves: clients that leave or stop reading, failures, time limits."""
+"""How requests end otherwise than by themselves: clients that leave or stop reading, faults, time limits."""
 
 import json
 import socket

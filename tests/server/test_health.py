@@ -125,8 +125,9 @@ def test_the_description_holds_every_path_and_its_bodies():
             schema["paths"]
         )
         fields = schema["components"]["schemas"]["CompletionRequest"]["properties"]
-        assert {"minimum": 0, "maximum": 2} == {
-            key: value for key, value in fields["temperature"]["anyOf"][0].items() if key != "type"
+        assert {key: value for key, value in fields["temperature"]["anyOf"][0].items() if key != "type"} == {
+            "minimum": 0,
+            "maximum": 2,
         }
         post = schema["paths"]["/v1/completions"]["post"]
         assert {"200", "400", "401", "404", "408", "413", "415", "429", "500", "503"} <= set(

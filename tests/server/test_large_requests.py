@@ -25,7 +25,7 @@ def unbounded_tokenizer() -> TextTokenizer:
 
 @pytest.mark.parametrize(
     "prompt",
-    ["abcd efg " * (MIB // 9), [1, 2, 3, 4] * MIB, [[5]] * MIB, ["a"] * MIB],
+    ["abcd efg " * (MIB // 9), [1, 2, 3] * MIB, [[5]] * MIB, ["a"] * MIB],
     ids=["text", "ids", "lists", "texts"],
 )
 def test_streams_and_probes_go_on_while_huge_prompts_arrive(prompt):
@@ -74,11 +74,11 @@ def test_all_pending_bodies_together_are_bounded():
     limit = 4096
     with run_server(max_body_bytes=limit) as server, server.client() as client:
         host, port = server.url.removeprefix("http://").split(":")
-        head = f"POST {PATH} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {limit}\r\n\r\n"
+        head = f"POST {PATH} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
         connections = []
         for _ in range(MAX_PENDING_BODIES):
             connection = socket.create_connection((host, int(port)), timeout=5)
-            connection.sendall(head.encode() + b" " * (limit - 1))
+            connection.sendall(f"{head}Content-Length: {limit}\r\n\r\n".encode() + b" " * (limit - 1))
             connections.append(connection)
         time.sleep(0.2)
         answer = client.post(PATH, json={"prompt": "p" * 200})

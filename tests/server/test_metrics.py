@@ -8,30 +8,67 @@ from toy_server import FakeEngine, run_server, says, wait_until
 
 from mambad.engine.outputs import EngineStats, Histogram
 
-NATIVE = """
-mambad_state_slots mambad_state_slot_capacity mambad_state_slots_available mambad_state_slot_size_bytes
-mambad_kv_blocks mambad_kv_block_capacity mambad_cache_usage_ratio mambad_requests_running
-mambad_requests_waiting mambad_requests_preempted mambad_draining mambad_threads
-mambad_model_load_duration_seconds mambad_engine_last_step_timestamp_seconds
-mambad_state_slot_last_leak_timestamp_seconds mambad_build_info mambad_engine_info
-mambad_state_slots_leaked_total mambad_state_slots_reclaimed_total mambad_state_audits_total
-mambad_prompt_tokens_total mambad_generation_tokens_total mambad_preemptions_total
-mambad_requests_finished_total mambad_requests_rejected_total mambad_requests_nonfinite_total
-mambad_graph_padding_rows_total mambad_http_requests_total mambad_time_to_first_token_seconds_count
-mambad_inter_token_latency_seconds_count mambad_request_duration_seconds_count
-mambad_request_queue_duration_seconds_count mambad_request_prefill_duration_seconds_count
-mambad_request_decode_duration_seconds_count mambad_engine_step_duration_seconds_count
-mambad_request_prompt_tokens_count mambad_request_generation_tokens_count mambad_batch_rows_count
-""".split()
-COMPATIBLE = """
-vllm:num_requests_running vllm:num_requests_waiting vllm:kv_cache_usage_perc vllm:gpu_cache_usage_perc
-vllm:num_preemptions_total vllm:prompt_tokens_total vllm:generation_tokens_total vllm:corrupted_requests_total
-vllm:request_success_total vllm:time_to_first_token_seconds_count vllm:inter_token_latency_seconds_count
-vllm:request_time_per_output_token_seconds_count vllm:e2e_request_latency_seconds_count
-vllm:request_queue_time_seconds_count vllm:request_prefill_time_seconds_count
-vllm:request_decode_time_seconds_count vllm:request_prompt_tokens_count vllm:request_generation_tokens_count
-vllm:cache_config_info
-""".split()
+NATIVE = [
+    "mambad_state_slots",
+    "mambad_state_slot_capacity",
+    "mambad_state_slots_available",
+    "mambad_state_slot_size_bytes",
+    "mambad_kv_blocks",
+    "mambad_kv_block_capacity",
+    "mambad_cache_usage_ratio",
+    "mambad_requests_running",
+    "mambad_requests_waiting",
+    "mambad_requests_preempted",
+    "mambad_draining",
+    "mambad_threads",
+    "mambad_model_load_duration_seconds",
+    "mambad_engine_last_step_timestamp_seconds",
+    "mambad_state_slot_last_leak_timestamp_seconds",
+    "mambad_build_info",
+    "mambad_engine_info",
+    "mambad_state_slots_leaked_total",
+    "mambad_state_slots_reclaimed_total",
+    "mambad_state_audits_total",
+    "mambad_prompt_tokens_total",
+    "mambad_generation_tokens_total",
+    "mambad_preemptions_total",
+    "mambad_requests_finished_total",
+    "mambad_requests_rejected_total",
+    "mambad_requests_nonfinite_total",
+    "mambad_graph_padding_rows_total",
+    "mambad_http_requests_total",
+    "mambad_time_to_first_token_seconds_count",
+    "mambad_inter_token_latency_seconds_count",
+    "mambad_request_duration_seconds_count",
+    "mambad_request_queue_duration_seconds_count",
+    "mambad_request_prefill_duration_seconds_count",
+    "mambad_request_decode_duration_seconds_count",
+    "mambad_engine_step_duration_seconds_count",
+    "mambad_request_prompt_tokens_count",
+    "mambad_request_generation_tokens_count",
+    "mambad_batch_rows_count",
+]
+COMPATIBLE = [
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "vllm:kv_cache_usage_perc",
+    "vllm:gpu_cache_usage_perc",
+    "vllm:num_preemptions_total",
+    "vllm:prompt_tokens_total",
+    "vllm:generation_tokens_total",
+    "vllm:corrupted_requests_total",
+    "vllm:request_success_total",
+    "vllm:time_to_first_token_seconds_count",
+    "vllm:inter_token_latency_seconds_count",
+    "vllm:request_time_per_output_token_seconds_count",
+    "vllm:e2e_request_latency_seconds_count",
+    "vllm:request_queue_time_seconds_count",
+    "vllm:request_prefill_time_seconds_count",
+    "vllm:request_decode_time_seconds_count",
+    "vllm:request_prompt_tokens_count",
+    "vllm:request_generation_tokens_count",
+    "vllm:cache_config_info",
+]
 
 
 def scrape(client, query=""):
@@ -183,7 +220,7 @@ def test_what_clients_write_becomes_no_label():
 
 def test_the_engines_report_is_shown_as_it_is():
     class Reporting(FakeEngine):
-        stats = EngineStats(
+        report = EngineStats(
             slots={"free": 1, "active": 2, "leaked": 1},
             slot_capacity=4,
             num_running=2,
@@ -195,9 +232,12 @@ def test_the_engines_report_is_shown_as_it_is():
             step_duration_s={"decode": Histogram((0.1, 1.0), (3, 2, 1), 4.5)},
             cache_usage_ratio=0.5,
         )
+        stats = (report, EngineStats(slots={"free": 7}))
 
     with run_server(Reporting()) as server, server.client() as client:
         samples = scrape(client)
+    assert value(samples, "mambad_state_slots", state="free", engine="1") == 7
+    samples = {key: v for key, v in samples.items() if ("engine", "1") not in key[1]}
     assert value(samples, "mambad_state_slots", state="leaked") == 1
     assert value(samples, "mambad_requests_finished_total", reason="timeout") == 6
     assert value(samples, "mambad_graph_replays_total", rows="8") == 9

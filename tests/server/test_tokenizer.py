@@ -53,11 +53,13 @@ def test_truncation_and_padding_saved_with_a_tokenizer_are_switched_off(tmp_path
 @given(st.text(max_size=60), st.integers(0, 20))
 def test_a_text_is_refused_exactly_when_it_has_too_many_tokens(text, max_tokens):
     num_tokens = len(TEXT.encode(text, True))
-    try:
-        assert len(TEXT.encode(text, True, max_tokens)) == num_tokens <= max_tokens
-    except TooManyTokensError as error:
-        assert max_tokens < error.num_tokens <= num_tokens
-        assert error.num_tokens == num_tokens or not error.is_exact
+    if num_tokens <= max_tokens:
+        assert len(TEXT.encode(text, True, max_tokens)) == num_tokens
+        return
+    with pytest.raises(TooManyTokensError) as caught:
+        TEXT.encode(text, True, max_tokens)
+    assert max_tokens < caught.value.num_tokens <= num_tokens
+    assert caught.value.num_tokens == num_tokens or not caught.value.is_exact
 
 
 def test_a_huge_text_is_refused_without_being_encoded():
