@@ -4,6 +4,7 @@ Knows bytes only. Each event is one `data:` line; `[DONE]` is always the last.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -119,8 +120,7 @@ class _Writer:
         return max(pause_s, MIN_PAUSE_S)
 
     async def _send_comment(self, stall_timeout_s: float) -> None:
-        try:
+        """Send a comment; if the client does not take it in time, the next look finds it blocked."""
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(stall_timeout_s if stall_timeout_s < MAX_PAUSE_S else None):
                 await self.write(KEEP_ALIVE)
-        except TimeoutError:
-            self.has_stalled = True

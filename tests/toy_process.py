@@ -9,11 +9,13 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from toy_models import toy_model
 
@@ -58,11 +60,15 @@ class ServedProcess:
     url: str
     lines: list[str]
 
-    def engine_pid(self) -> int:
-        """Return the process id of the engine: the server's one child."""
+    def engine_pids(self) -> list[int]:
+        """Return the process ids of the engines: the server's children."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        assert len(children) == 1
-        return int(children[0])
+        return [int(child) for child in children]
+
+    def engine_pid(self) -> int:
+        """Return the process id of the one engine."""
+        (pid,) = self.engine_pids()
+        return pid
 
 
 @contextmanager
@@ -109,3 +115,30 @@ def serve(
         reader.join()
         assert process.stdout is not None
         process.stdout.close()
+
+
+def metric(text: str, name: str, **labels: str) -> float:
+    """Return the sum of the series of that name with those labels."""
+    found = [
+        float(line.rsplit(" ", 1)[1])
+        for line in text.splitlines()
+        if re.match(rf"{name}(\{{|\s)", line) and all(f'{k}="{v}"' in line for k, v in labels.items())
+    ]
+    assert found, name
+    return sum(found)
+
+
+def wait_until_all_slots_are_free(url: str, timeout_s: float = 5.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        text = httpx.get(f"{url}/metrics").text
+        free, capacity = (
+            metric(text, "mambad_state_slots", state="free"),
+            metric(text, "mambad_state_slot_capacity"),
+        )
+        if free == capacity and metric(text, "mambad_kv_blocks", state="free") == metric(
+            text, "mambad_kv_block_capacity"
+        ):
+            return
+        assert time.monotonic() < deadline, text
+        time.sleep(0.1)

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import re
 import threading
 import time
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from collections.abc import Iterator
 import httpx
 import openai
 import pytest
-from toy_process import ServedProcess, serve, served_model
+from toy_process import ServedProcess, metric, serve, served_model, wait_until_all_slots_are_free
 
 FLAGS = ("--load-format", "dummy", "--max-num-seqs", "4", "--threads", "1")
 PROMPTS = [
@@ -31,33 +30,6 @@ def served() -> Iterator[ServedProcess]:
 def client(served: ServedProcess) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as made:
         yield made
-
-
-def metric(text: str, name: str, **labels: str) -> float:
-    """Return the sum of the series of that name with those labels."""
-    found = [
-        float(line.rsplit(" ", 1)[1])
-        for line in text.splitlines()
-        if re.match(rf"{name}(\{{|\s)", line) and all(f'{k}="{v}"' in line for k, v in labels.items())
-    ]
-    assert found, name
-    return sum(found)
-
-
-def wait_until_all_slots_are_free(url: str, timeout_s: float = 5.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while True:
-        text = httpx.get(f"{url}/metrics").text
-        free, capacity = (
-            metric(text, "mambad_state_slots", state="free"),
-            metric(text, "mambad_state_slot_capacity"),
-        )
-        if free == capacity and metric(text, "mambad_kv_blocks", state="free") == metric(
-            text, "mambad_kv_block_capacity"
-        ):
-            return
-        assert time.monotonic() < deadline, text
-        time.sleep(0.1)
 
 
 def test_streamed_and_whole_answers_are_the_same_text(client: openai.OpenAI) -> None:

@@ -106,9 +106,10 @@ def test_an_ending_of_the_engines_own_is_an_error_event_or_a_status(reason, code
         assert ("retry-after" in answer.headers) == (status in (429, 503))
 
 
-def test_when_the_engine_dies_streams_end_with_an_error_event_and_the_rest_gets_503():
+@pytest.mark.parametrize("n", [1, 3])
+def test_when_the_engine_dies_streams_end_with_an_error_event_and_the_rest_gets_503(n):
     with slow_server() as server:
-        with server.http.stream("POST", PATH, json=body_of(stream=True)) as answer:
+        with server.http.stream("POST", PATH, json=body_of(stream=True, n=n)) as answer:
             lines = answer.iter_lines()
             next(lines)
             server.call(server.engine.die)
