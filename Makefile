@@ -19,6 +19,7 @@ PYTHON := $(shell for name in python3 python3.13 python3.12 python3.11; do \
 endif
 MODEL ?= demo
 TESTS ?= tests
+MINUTES ?= 30
 PORT_TO_CHECK := $(or $(PORT),$(MAMBAD_PORT),8000)
 
 .PHONY: help
@@ -64,6 +65,10 @@ type: ## mypy --strict
 	@for name in server engine kernels configs; do ln -sfn ../../../$$name build/typecheck/mambad/$$name; done
 	cd build/typecheck && ../../$(BIN)/mypy --config-file ../../pyproject.toml \
 	  --explicit-package-bases --namespace-packages mambad
+
+.PHONY: soak
+soak: ## clients, faults and tiny pools at random for MINUTES (30); SOAK_ARGS="--data-parallel-size 2"
+	$(BIN)/python tests/soak/soak.py --minutes $(MINUTES) $(SOAK_ARGS)
 
 .PHONY: preflight-port
 preflight-port:

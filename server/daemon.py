@@ -18,6 +18,7 @@ from mambad.engine.async_engine import AsyncEngine
 from mambad.engine.errors import EngineDeadError
 from mambad.engine.messages import EngineInfo
 from mambad.server.cli_output import announce_draining, show_progress
+from mambad.server.protocol import HttpProtocol
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class Daemon:
         self._http = HttpServer(
             uvicorn.Config(
                 app,
-                http="httptools",
+                http=HttpProtocol,
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -147,12 +147,9 @@ async def watch(served: ServedProcess, tally: Tally, end_s: float) -> None:
         while time.monotonic() < end_s:
             await asyncio.sleep(0.5)
             text = (await client.get("/metrics")).text
-            for kind, capacity in (
-                ("state_slots", "state_slot_capacity"),
-                ("kv_blocks", "kv_block_capacity"),
-            ):
-                if metric(text, f"mambad_{kind}") != metric(text, f"mambad_{capacity}"):
-                    tally.broken.append(f"mambad_{kind} does not add up in a scrape")
+            for kind in ("state_slot", "kv_block"):
+                if metric(text, f"mambad_{kind}s") != metric(text, f"mambad_{kind}_capacity"):
+                    tally.broken.append(f"mambad_{kind}s does not add up in a scrape")
             tally.num_scrapes += 1
             pids = [served.process.pid, *served.engine_pids()]
             minutes = (time.monotonic() - start_s) / 60
