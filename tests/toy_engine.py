@@ -96,26 +96,36 @@ class FakeRunner:
         self.host_table: list[dict[int, int]] = [{} for _ in range(num_slots + 1)]
         self.last_tokens = [-7] * (num_slots + 1)
         self.num_completed = 0
-        self.launched: list[tuple[Batch, list[dict[int, int]], FakeHandle]] = []
+        self.launched: list[tuple[Batch, list[dict[int, int]], list[int], FakeHandle]] = []
         self.failing_steps = 0
         self.nonfinite_keys: set[int] = set()
         self.bytes_per_swap = bytes_per_swap
         self.scrubbed: list[int] = []
         self.num_rows: list[int] = []
+        self.decode_slots = [0] * (2 * num_slots + 2)
 
     def launch(self, batch: Batch) -> FakeHandle:
         for update in batch.table_updates:
             for offset, block in enumerate(update.block_ids):
                 self.host_table[update.slot][update.first_column + offset] = block
         handle = FakeHandle(self, batch)
-        self.launched.append((batch, [dict(row) for row in self.host_table], handle))
+        num_rows = max(len(batch.decodes), batch.min_decode_rows, int(batch.is_dummy))
+        self.fill_decode_slots([row.slot for row in batch.decodes], num_rows + num_rows % 2)
+        padding = self.decode_slots[len(batch.decodes) : num_rows + num_rows % 2]
+        self.launched.append((batch, [dict(row) for row in self.host_table], padding, handle))
         return handle
+
+    def fill_decode_slots(self, slots: list[int], size: int) -> None:
+        """Write the persistent buffer of the decode path: rows, then padding up to `size`."""
+        self.decode_slots[:size] = slots + [0] * (size - len(slots))
 
     def complete_through(self, step_id: int) -> None:
         while self.launched and self.launched[0][0].step_id <= step_id:
-            batch, table, handle = self.launched.pop(0)
+            batch, table, padding, handle = self.launched.pop(0)
             try:
                 handle.outcome = self._execute(batch, table)
+                for slot in padding:  # a padded row advances whatever its slot holds, as a kernel would
+                    self.states[slot] = extend(self.states[slot], 0)
             except Exception as error:
                 handle.outcome = error
             self.num_completed = batch.step_id
@@ -146,7 +156,7 @@ class FakeRunner:
         self.complete_through(10**9)
 
     def _assert_unused(self, slot: int) -> None:
-        for batch, _, _ in self.launched:
+        for batch, _, _, _ in self.launched:
             assert all(item.slot != slot for item in (*batch.prefills, *batch.decodes))
 
     def _execute(self, batch: Batch, table: list[dict[int, int]]) -> StepResult:

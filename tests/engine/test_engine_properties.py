@@ -15,6 +15,11 @@ from mambad.engine.request import Submission
 from mambad.engine.sampling_params import SamplingParams
 
 MAX_MODEL_LEN = 48
+PROMPTS = st.builds(
+    lambda length, first: [(first + 5 * i) % 49 for i in range(length)],
+    st.integers(1, MAX_MODEL_LEN),
+    st.integers(0, 48),
+)
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -42,7 +47,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.asked: dict[str, tuple[list[int], SamplingParams]] = {}
 
     @rule(
-        prompt=st.lists(st.integers(0, 48), min_size=1, max_size=MAX_MODEL_LEN),
+        prompt=PROMPTS,
         max_tokens=st.integers(0, 20),
         seed=st.integers(0, 3),
         flags=st.tuples(st.booleans(), st.booleans(), st.booleans()),
@@ -79,6 +84,10 @@ class EngineMachine(RuleBasedStateMachine):
     def let_time_pass(self, seconds: float) -> None:
         self.toy.now += seconds
 
+    @rule(rows=st.integers(1, 4))
+    def compute_padding(self, rows: int) -> None:
+        self.toy.engine.dummy_step(min(rows, self.toy.cache.slots.capacity))
+
     @rule()
     def fail_the_next_step(self) -> None:
         self.toy.runner.failing_steps = 1
@@ -96,6 +105,9 @@ class EngineMachine(RuleBasedStateMachine):
         held = [r for r in self.toy.scheduler.requests if cache.holds(r.key)]
         assert held == [r for r in self.toy.scheduler.requests if r in self.toy.scheduler.requests.running]
         assert cache.slot_counts()["active"] == len(held)
+        held_slots = {cache.allocation(r.key).slot.id for r in held}
+        for slot, row in enumerate(self.toy.runner.host_table):
+            assert slot in held_slots or not row, f"row {slot} names blocks of a request that has gone"
 
     @precondition(lambda self: hasattr(self, "toy"))
     @invariant()

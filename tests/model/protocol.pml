@@ -742,7 +742,8 @@ init {
 
 /* ---- liveness, under weak fairness of the threads --------------------------------------------------- */
 
-#define ANYBODY         (IS_LIVE(1) || IS_LIVE(REQUESTS / 2 + 1) || IS_LIVE(REQUESTS))   /* up to 3 requests */
+/* Any of up to 4 requests, some of them looked at twice. */
+#define ANYBODY         (IS_LIVE(1) || IS_LIVE((REQUESTS + 1) / 2) || IS_LIVE(REQUESTS / 2 + 1) || IS_LIVE(REQUESTS))
 #define HAVE_SEEN_ALL   (rank[0].num_seen == REQUESTS && rank[RANKS - 1].num_seen == REQUESTS)
 #define ALL_IDLE        (rank[0].is_idle && rank[RANKS - 1].is_idle)
 
