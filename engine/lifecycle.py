@@ -119,9 +119,10 @@ class Lifecycle:
         num_tokens = len(submission.prompt_token_ids)
         if submission.request_id in self._by_id:
             self._refuse(submission, "a request of this id is running")
-        elif not 0 < num_tokens <= limits.max_model_len:
+        elif not num_tokens or num_tokens + min(submission.params.max_tokens, 1) > limits.max_model_len:
+            most = limits.max_model_len
             self._refuse(
-                submission, f"a prompt has 1 to {limits.max_model_len} tokens, this one {num_tokens}"
+                submission, f"prompt and output have 1 to {most} tokens, the prompt has {num_tokens}"
             )
         else:
             request = Request.from_submission(

@@ -26,12 +26,12 @@ class EngineMachine(RuleBasedStateMachine):
     """One engine with a tiny pool, driven at random."""
 
     @initialize(
-        num_slots=st.integers(1, 4),
-        num_blocks=st.sampled_from([0, 12, 20]),
-        runs_ahead=st.booleans(),
+        num_slots=st.sampled_from([1, 1, 2, 4]),
+        num_blocks=st.sampled_from([0, 12, 15]),
+        runs_ahead=st.sampled_from([True, True, False]),
         budget=st.sampled_from([64, 100]),
-        state_cache_bytes=st.sampled_from([0, 10, 1000]),
-        uses_priority=st.booleans(),
+        state_cache_bytes=st.sampled_from([1000, 10, 0, 1000]),
+        uses_priority=st.sampled_from([True, True, True, False]),
     )
     def start(self, num_slots, num_blocks, runs_ahead, budget, state_cache_bytes, uses_priority):  # type: ignore[no-untyped-def]
         self.toy = ToyEngine(
@@ -48,17 +48,19 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(
         prompt=PROMPTS,
-        max_tokens=st.integers(0, 20),
+        max_tokens=st.integers(0, 40),
         seed=st.integers(0, 3),
         flags=st.tuples(st.booleans(), st.booleans(), st.booleans()),
+        num_stop_ids=st.sampled_from([0, 0, 8]),
         priority=st.integers(0, 2),
     )
-    def submit(self, prompt, max_tokens, seed, flags, priority):  # type: ignore[no-untyped-def]
+    def submit(self, prompt, max_tokens, seed, flags, num_stop_ids, priority):  # type: ignore[no-untyped-def]
         name = f"r{len(self.asked)}"
         params = SamplingParams(
             max_tokens=max_tokens,
             seed=seed,
             ignore_eos=flags[0],
+            stop_token_ids=tuple(range(num_stop_ids)),
             has_stop_strings=flags[1],
             presence_penalty=0.5 if flags[2] else 0.0,
         )
@@ -70,13 +72,13 @@ class EngineMachine(RuleBasedStateMachine):
         for _ in range(times):
             self.toy.step()
 
-    @rule(index=st.integers(0, 30), reason=st.sampled_from(["disconnect", "cancelled", "timeout"]))
-    def abort(self, index: int, reason: str) -> None:
-        self.toy.engine.abort(f"r{index}", reason)
+    @rule(back=st.integers(1, 5), reason=st.sampled_from(["disconnect", "cancelled", "timeout"]))
+    def abort(self, back: int, reason: str) -> None:
+        self.toy.engine.abort(f"r{len(self.asked) - back}", reason)
 
-    @rule(index=st.integers(0, 30), num_kept=st.integers(0, 5))
-    def finish_early(self, index: int, num_kept: int) -> None:
-        name = f"r{index}"
+    @rule(back=st.integers(1, 5), num_kept=st.integers(0, 5))
+    def finish_early(self, back: int, num_kept: int) -> None:
+        name = f"r{len(self.asked) - back}"
         if name in self.asked and self.asked[name][1].has_stop_strings:
             self.toy.engine.finish_early(name, num_kept)
 

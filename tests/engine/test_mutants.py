@@ -22,7 +22,7 @@ def test_the_property_machine_kills_the_mutant(mutant: Mutant, monkeypatch: pyte
 
     phases = (Phase.explicit, Phase.generate)
     found = settings(
-        max_examples=1500, stateful_step_count=50, deadline=None, phases=phases, database=None,
+        max_examples=3000, stateful_step_count=50, deadline=None, phases=phases, database=None,
         derandomize=True, report_multiple_bugs=False, print_blob=False,
     )  # fmt: skip
     # Whatever notices it: an assertion of the machine, a pool's own check, a missing key.
