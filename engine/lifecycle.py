@@ -9,6 +9,7 @@ change hands only in `start`, `preempt` and `finish`, and the request's row of t
 null in the same call that gives them back. Decides nothing about order: that is the scheduler's. No torch.
 """
 
+import logging
 from bisect import insort
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from mambad.engine.outputs import RequestOutput, RequestTimes
 from mambad.engine.request import Request, RequestStatus, Submission
 from mambad.engine.runner import Runner
 from mambad.engine.waiting_queue import WaitingQueue
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,17 +135,24 @@ class Lifecycle:
             self._by_id[request.request_id] = self._by_key[request.key] = request
             self.waiting.push(request)
 
-    def start(self, request: Request, allocation: Allocation) -> None:
-        """Make a waiting request run on what was reserved for it; on failure it holds nothing and waits."""
+    def start(self, request: Request, allocation: Allocation) -> bool:
+        """Make a waiting request run on what was reserved for it.
+
+        Returns:
+            Whether it runs. If its state can't be brought back, it has ended with an error and holds nothing.
+        """
         now = self._clock()
         try:
             if request.swapped is not None:
                 num_blocks = self._cache.num_blocks_for(request.num_launched_tokens)
                 self._runner.swap_in(request.swapped, allocation.slot.id, allocation.block_ids[:num_blocks])
-            self._cache.activate(request.key, now)
-        except BaseException:
+        except Exception as error:
+            logger.error("the state of request %d can't be brought back", request.key, exc_info=error)
             self._cache.release(request.key, until_step=0, completed_step=0, now=now)
-            raise
+            message = "the state of this request could not be restored; please retry"
+            self.finish(request, "error", error=message, error_code="engine_error")
+            return False
+        self._cache.activate(request.key, now)
         self._drop_swapped(request)
         self.waiting.remove(request)
         request.status = RequestStatus.RUNNING
@@ -150,6 +160,7 @@ class Lifecycle:
         if request.admitted_s is None:
             request.admitted_s = now
             self.outputs.append(RequestOutput(request.request_id))
+        return True
 
     def preempt(self, request: Request) -> None:
         """Take slot and blocks from a running request; no launched step may work on it.
@@ -157,14 +168,7 @@ class Lifecycle:
         Its state goes to host memory if that has room; else it will be computed again.
         """
         assert not request.is_in_flight
-        allocation = self._cache.allocation(request.key)
-        limits = self._limits
-        num_bytes = limits.slot_bytes + limits.block_bytes * len(allocation.blocks)
-        if self.swapped_bytes + num_bytes <= limits.state_cache_bytes:
-            num_blocks = self._cache.num_blocks_for(request.num_launched_tokens)
-            request.swapped = self._runner.swap_out(allocation.slot.id, allocation.block_ids[:num_blocks])
-            self.swapped_bytes += request.swapped.num_bytes
-        else:
+        if not self._swap_out(request):
             request.num_launched_tokens = request.num_computed_tokens = 0
         self._leave(request)
         request.status = RequestStatus.PREEMPTED
@@ -231,6 +235,25 @@ class Lifecycle:
             self._cache.lose(*where)
         elif self._cache.release(*where):
             self._scrub(slot)
+
+    def _swap_out(self, request: Request) -> bool:
+        """Move a request's state and blocks to host memory; whether that had room."""
+        allocation = self._cache.allocation(request.key)
+        limits = self._limits
+        num_bytes = limits.slot_bytes + limits.block_bytes * len(allocation.blocks)
+        if self.swapped_bytes + num_bytes > limits.state_cache_bytes:
+            return False
+        num_blocks = self._cache.num_blocks_for(request.num_launched_tokens)
+        try:
+            swapped = self._runner.swap_out(allocation.slot.id, allocation.block_ids[:num_blocks])
+        except Exception as error:
+            logger.warning(
+                "request %d can't be swapped out and will be computed again: %s", request.key, error
+            )
+            return False
+        request.swapped = swapped
+        self.swapped_bytes += swapped.num_bytes
+        return True
 
     def _scrub(self, slot: int) -> None:
         if self._limits.scrub_slots:

@@ -164,9 +164,9 @@ class Scheduler:
             allocation = self._cache.admit(request.key, num_tokens, self._clock())
             if allocation is None:
                 return
-            self.requests.start(request, allocation)
-            builder.add_blocks(allocation.slot.id, 0, allocation.block_ids)
-            self._schedule_running(request, builder)
+            if self.requests.start(request, allocation):
+                builder.add_blocks(allocation.slot.id, 0, allocation.block_ids)
+                self._schedule_running(request, builder)
 
     # ---- who makes room ------------------------------------------------------------------------------
 

@@ -222,3 +222,28 @@ def test_reports_list_held_slots_and_hash_request_names() -> None:
     assert toy.engine.report().state(ids=True)["entries"][0]["request"] == "secret-name"
     assert len(toy.engine.report().state(slot_state="free", limit=1)["entries"]) == 1
     assert "entries" not in toy.engine.report().state(entries=False)
+
+
+@pytest.mark.parametrize("broken", ["swap_in", "swap_out"])
+def test_a_swap_that_fails_costs_at_most_its_own_request(
+    broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy = ToyEngine(num_slots=3, num_blocks=10, max_model_len=40, state_cache_bytes=10**6)
+    asked = {
+        name: toy.submit(name, [index] * 4, max_tokens=30, ignore_eos=True)
+        for index, name in enumerate("abc")
+    }
+
+    def fail(*_: object) -> None:
+        raise MemoryError("no room on the host")
+
+    monkeypatch.setattr(toy.runner, broken, fail)
+    toy.run()
+    assert toy.counters.preemptions > 0
+    reasons = {name: output.finish_reason for name, output in toy.finished.items()}
+    assert ("error" in reasons.values()) == (broken == "swap_in")
+    for index, (name, params) in enumerate(asked.items()):
+        if reasons[name] == "length":
+            assert toy.tokens[name] == expected_tokens([index] * 4, params, 40, has_blocks=True)
+    assert toy.scheduler.requests.swapped_bytes == 0
+    toy.assert_all_free()
