@@ -45,15 +45,25 @@ class RequestStream:
         """Return everything that came since the last call, as one output. Raises: EngineDeadError."""
         if self._is_read_out:
             raise StopAsyncIteration
+        await self.first()
+        pending, self._pending = self._pending, []
+        output = pending[0] if len(pending) == 1 else _merge(pending)
+        self._is_read_out = output.finish_reason is not None
+        return output
+
+    @property
+    def has_output(self) -> bool:
+        """Whether an output waits to be taken."""
+        return bool(self._pending)
+
+    async def first(self) -> RequestOutput:
+        """Wait for the first output and return it without taking it. Raises: EngineDeadError."""
         while not self._pending:
             if self._error is not None:
                 raise self._error
             self._arrived.clear()
             await self._arrived.wait()
-        pending, self._pending = self._pending, []
-        output = pending[0] if len(pending) == 1 else _merge(pending)
-        self._is_read_out = output.finish_reason is not None
-        return output
+        return self._pending[0]
 
     def abort(self, reason: str = "disconnect") -> None:
         """Give the request up. Does nothing once it has ended; meant for every `finally`."""

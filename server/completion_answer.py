@@ -42,11 +42,30 @@ class CompletionAnswer:
         self._run = run
         self._reply = reply
         self._timeout_s = timeout_s
+        self._deadline_s = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
         self._metrics = metrics
 
     def close(self) -> None:
         """Give the request up if it has not ended."""
         self._run.close()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the engine has begun, or has refused to."""
+        return self._run.has_begun
+
+    async def admitted(self) -> None:
+        """Wait in the queue; a stream's headers are sent after that, so that this can fail with a status.
+
+        Raises:
+            ApiError, EngineError: what went wrong.
+        """
+        try:
+            async with asyncio.timeout_at(self._deadline_s):
+                await self._run.admitted()
+        except TimeoutError:
+            self._run.close("timeout")
+            raise self._timeout_error() from None
 
     async def whole(self) -> Response:
         """Return the answer in one piece.
@@ -57,7 +76,7 @@ class CompletionAnswer:
         choices = [WholeChoice() for _ in range(len(self._plan.prompts) * self._plan.num_choices)]
         reason = "disconnect"
         try:
-            async with asyncio.timeout(self._timeout_s), aclosing(self._run.deltas()) as batches:
+            async with asyncio.timeout_at(self._deadline_s), aclosing(self._run.deltas()) as batches:
                 async for batch in batches:
                     for index, delta in batch:
                         choices[index].add(delta)
@@ -87,7 +106,7 @@ class CompletionAnswer:
 
     async def _write_events(self, write: Write) -> None:
         run, reply, plan = self._run, self._reply, self._plan
-        async with asyncio.timeout(self._timeout_s), aclosing(run.deltas()) as batches:
+        async with asyncio.timeout_at(self._deadline_s), aclosing(run.deltas()) as batches:
             async for batch in batches:
                 last = None if plan.include_usage or not run.is_finished else batch[-1][0]
                 events = [

@@ -75,6 +75,22 @@ class CompletionRun:
         """See the class."""
         return self._num_unfinished == 0
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether the engine has said anything of the first choice."""
+        return self._streams[0].has_output
+
+    async def admitted(self) -> None:
+        """Wait until the engine has begun with the first choice.
+
+        Raises:
+            ApiError: it has ended before it began: it waited too long, say.
+            EngineDeadError: the engine has gone.
+        """
+        failure = failure_of(await self._streams[0].first())
+        if failure is not None:
+            raise failure
+
     async def deltas(self) -> AsyncGenerator[list[tuple[int, Delta]], None]:
         """Yield what has come, as (index of the choice, delta) pairs, until every choice has finished.
 

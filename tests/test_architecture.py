@@ -20,13 +20,13 @@ SETUPTOOLS = PROJECT["tool"]["setuptools"]
 
 TORCH_FREE_ENGINE = {
     "async_engine", "batch", "batch_builder", "cache_manager", "cache_plan", "cgroup", "config", "counters",
-    "cuts", "engine", "engine_process", "errors", "hub", "id_pool", "lifecycle", "logs", "messages",
+    "engine_rank", "cuts", "engine", "engine_process", "errors", "faults", "hub", "id_pool", "lifecycle", "logs", "messages",
     "outputs", "progress", "reports", "request", "runner", "sampling_params", "scheduler", "stream",
     "waiting_queue", "models.spec",
 }  # fmt: skip
 """Engine modules that import no torch, themselves or through others."""
 
-TORCH_COMMANDS = {"mambad.server.cli_check", "mambad.server.cli_version"}
+TORCH_COMMANDS = {"mambad.server.cli_check", "mambad.server.cli_version", "mambad.server.bench_offline"}
 """The modules of `server` that may import the other half of the engine, and only inside a function."""
 
 

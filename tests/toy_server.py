@@ -108,6 +108,7 @@ class FakeEngine:
         script: what to generate.
         step_s: time of a token.
         burst: tokens of one output.
+        admits: whether requests begin at once; else they wait for their first token.
         max_requests: more than so many at once are refused.
         submissions, aborted, kept: everything submitted; reasons of aborts and tokens kept, by request id.
     """
@@ -118,6 +119,7 @@ class FakeEngine:
         self.script = script
         self.step_s = step_s
         self.burst = 1
+        self.admits = True
         self.max_requests = 1024
         self.info: EngineInfo | None = info or toy_info()
         self.status = EngineStatus("ready", "", time.time())
@@ -197,6 +199,8 @@ class FakeEngine:
             lambda reason: self._abort(request_id, reason),
             lambda num_kept: self._finish_early(request_id, num_kept),
         )
+        if self.admits:
+            stream.deliver(RequestOutput(request_id))  # what the engine says when a request has its slot
         self.submissions.append(submission)
         self._streams[request_id] = stream
         self._tasks[request_id] = asyncio.get_running_loop().create_task(self._generate(submission, stream))
@@ -222,7 +226,6 @@ class FakeEngine:
 
     async def _generate(self, submission: Submission, stream: RequestStream) -> None:
         request_id, params = submission.request_id, submission.params
-        stream.deliver(RequestOutput(request_id))
         await self._score_prompt(submission, stream)
         ids = list(self.script(submission))[: params.max_tokens]
         for end, token_id in enumerate(ids, 1):

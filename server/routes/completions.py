@@ -30,13 +30,19 @@ async def create_completion(request: Request) -> Response:
     async with context.bodies.read(request) as raw:
         plan = await context.convert(request, len(raw), partial(context.converter.completion, raw, info))
     answer = _start(context, plan, arrived_s, requested_rank(request.headers))
-    if plan.stream:
-        settings = context.settings
-        return EventStream(answer.stream, answer.close, settings.sse_keep_alive_s, settings.stall_timeout_s)
+    if not plan.stream:
+        try:
+            return await run_while(answer.whole(), disconnected(request.receive))
+        finally:
+            answer.close()
+    waiting = answer.admitted()
     try:
-        return await run_while(answer.whole(), disconnected(request.receive))
-    finally:
+        await (waiting if answer.has_begun else run_while(waiting, disconnected(request.receive)))
+    except BaseException:
         answer.close()
+        raise
+    settings = context.settings
+    return EventStream(answer.stream, answer.close, settings.sse_keep_alive_s, settings.stall_timeout_s)
 
 
 def _start(context: AppContext, plan: CompletionPlan, arrived_s: float, rank: int | None) -> CompletionAnswer:

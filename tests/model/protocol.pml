@@ -11,13 +11,16 @@
    rank[k].state                        StatePool: what each slot holds
    rank[k].table                        BlockTable: the host's rows, the blocks of a row as a set
    rank[k].step[j]                      Engine._in_flight and InputBuffers: launched steps, the oldest first
-   rank[k].has_voted, outcome           the collective that is the first act of a step in lockstep
-   rank[k].num_seen                     messages that the engine has taken from its inbox
+   rank[k].has_voted, outcome           Lockstep.agree: the collective that is the first act of every step
+   rank[k].num_heard                    Lockstep._heard: the last call to work that the engine has taken in
    request[r].slot, blocks              CacheManager's Allocation
    request[r].key                       Request.key, as a place in the arrival order of the rank's live ones
    request[r].last_step                 Request.last_launched_step, as an index of step[]
+   needs_dummy                          Engine.is_blocked, or no work: a dummy step is due
    admit, grow, settle, add, leave, finish, preempt, start, schedule, admit_waiting, make_room, launch,
-   commit                               the methods of these names
+   commit, agree                        the methods of these names
+
+   A trail to a violation, replayed by spin, prints what the threads did.
 
    slot_holder and block_holder serve assertions only: who holds an id or, while it is parked, held it last.
 
@@ -45,6 +48,9 @@
 #endif
 #ifndef AGAIN
 #define AGAIN 0         /* 1: a client whose request has ended may come again, for ever; for one rank */
+#endif
+#ifndef CALL_APART
+#define CALL_APART 0    /* 1: a rank hears the call to work before, and apart from, the request itself */
 #endif
 #define BLOCK_SIZE 2    /* tokens */
 
@@ -100,11 +106,14 @@ typedef Rank {
     byte table[SLOTS + 1];
     Step step[2];
     byte num_steps;         /* launched and not committed */
-    byte num_seen;
+    byte num_heard;
     bool has_voted;
     bool has_work;
     byte outcome;           /* 0: not known yet */
-    bool is_idle;           /* out of lockstep, waits for a message */
+    bool is_idle;           /* out of lockstep, waits for a call */
+#if CALL_APART
+    byte coming;            /* the request that was called for and has not come; 0: none */
+#endif
 };
 
 Rank rank[RANKS];
@@ -153,12 +162,14 @@ inline choose() {
     if
     :: may == 0
     :: else ->
-        choose_one(0);
+        choose_one(MEMORY_FULL);
         choose_one(1);
         choose_one(2);
         choose_one(3);
+#if REQUESTS > 3
         choose_one(4);
-        choose_one(5);
+#endif
+        choose_one(NOT_AHEAD);
         may = 0
     fi
 }
@@ -273,7 +284,8 @@ inline add(r) {
         n_ = n_ + IS_MINE(r_)
     }
     request[r].key = n_;
-    request[r].status = WAITING
+    request[r].status = WAITING;
+    printf("rank %d: request %d waits\n", me, r)
 }
 
 /* Gives back all that a running request holds: at once, or when the last launched step has completed. */
@@ -284,8 +296,11 @@ inline leave(r) {
     if
     :: IS_IN_FLIGHT(r) && my.step[j_].is_computing ->
         my.parked_slots[j_] = my.parked_slots[j_] | BIT(request[r].slot);
-        my.parked_blocks[j_] = my.parked_blocks[j_] | request[r].blocks
-    :: else -> put_back(BIT(request[r].slot), request[r].blocks)
+        my.parked_blocks[j_] = my.parked_blocks[j_] | request[r].blocks;
+        printf("rank %d: slot %d of request %d is in quarantine\n", me, request[r].slot, r)
+    :: else ->
+        put_back(BIT(request[r].slot), request[r].blocks);
+        printf("rank %d: slot %d of request %d is free\n", me, request[r].slot, r)
     fi;
     request[r].slot = 0;
     request[r].blocks = 0;
@@ -305,6 +320,7 @@ inline finish(r) {
         :: else
         fi
     }
+    printf("rank %d: request %d has ended\n", me, r);
     request[r].status = FINISHED;
     request[r].home = 0;
     request[r].is_urgent = 0;
@@ -334,6 +350,7 @@ inline preempt(r) {
         request[r].swapped = my.state[request[r].slot]
     fi;
     leave(r);
+    printf("rank %d: request %d is preempted after %d tokens\n", me, r, request[r].num_computed);
     request[r].status = PREEMPTED
 }
 
@@ -346,6 +363,7 @@ inline start(r) {
         request[r].swapped = 0
     :: else
     fi;
+    printf("rank %d: request %d gets slot %d, after %d tokens\n", me, r, request[r].slot, request[r].num_launched);
     request[r].status = RUNNING
 }
 
@@ -485,7 +503,8 @@ inline launch() {
         my.step[my.num_steps].blocks[row_] = my.table[my.step[my.num_steps].slot[row_]]
     }
     my.step[my.num_steps].is_computing = 1;
-    my.num_steps++
+    my.num_steps++;
+    printf("rank %d: a step of %d rows is launched\n", me, num_rows_)
 }
 
 /* On the runner's thread. A row reads its slot, unless it is the first of its request, and writes it. */
@@ -498,6 +517,7 @@ inline execute(j) {
         if
         :: !who_ -> assert(id_ == 0 && bits_ == 0)
         :: else ->
+            printf("rank %d executes request %d in slot %d: token %d\n", me, who_, id_, TOKENS_OF(state_) + 1);
             assert(my.slot_holder[id_] == who_);
             assert(my.state[id_] == state_ || TOKENS_OF(state_) == 0);
             my.state[id_] = state_ + 1;
@@ -529,7 +549,8 @@ inline commit() {
         fi
     }
     settle();
-    forget_oldest_step()
+    forget_oldest_step();
+    printf("rank %d: the oldest step is committed\n", me)
 }
 
 inline forget_oldest_step() {
@@ -555,13 +576,12 @@ inline forget_oldest_step() {
 
 /* ---- messages and lockstep -------------------------------------------------------------------------- */
 
-/* Every submission is a message to every rank: the request to its own, the news of it to the others. They
-   are delivered in order, each at its own time. The first rank to take one settles, for the client, what
-   the submission is. */
-inline take_message() {
-    my.num_seen++;
+/* Every submission is a call to all ranks. Its own rank gets the request with it, in one message. Each rank
+   hears the calls in order, each at any time. The first to hear one settles, for the client, what it is. */
+inline take_call() {
+    my.num_heard++;
     if
-    :: my.num_seen > num_submitted ->
+    :: my.num_heard > num_submitted ->
         num_submitted++;
         if
         :: true
@@ -574,9 +594,14 @@ inline take_message() {
     :: else
     fi;
     d_step {
-        who_ = my.num_seen;
+        who_ = my.num_heard;
         if
-        :: request[who_].status == NEW && request[who_].home == me -> add(who_)
+        :: request[who_].status == NEW && request[who_].home == me ->
+#if CALL_APART
+            my.coming = who_
+#else
+            add(who_)
+#endif
         :: else
         fi
     }
@@ -595,8 +620,8 @@ inline take_aborts() {
     }
 }
 
-/* The last rank to vote tells all. Lockstep ends when nobody has work and all have seen the same messages. */
-inline vote() {
+/* The last rank to vote tells all. They leave when nobody has work and all have heard the same calls. */
+inline agree() {
     my.has_voted = 1;
     my.has_work = (my.num_steps > 0);
     for (r_ : 1 .. REQUESTS) {
@@ -606,7 +631,7 @@ inline vote() {
     n_ = LEAVE;
     for (id_ : 0 .. RANKS - 1) {
         ok_ = ok_ && rank[id_].has_voted;
-        n_ = (rank[id_].has_work || rank[id_].num_seen != my.num_seen -> STAY : n_)
+        n_ = (rank[id_].has_work || rank[id_].num_heard != my.num_heard -> STAY : n_)
     }
     if
     :: ok_ ->
@@ -614,7 +639,8 @@ inline vote() {
             rank[id_].outcome = n_;
             rank[id_].has_voted = 0;
             rank[id_].has_work = 0
-        }
+        };
+        printf("all ranks agree: %d (1: leave lockstep, 2: a step)\n", n_)
     :: else
     fi
 }
@@ -660,18 +686,24 @@ inline may_end() {
 /* ---- threads ---------------------------------------------------------------------------------------- */
 
 proctype engine(byte me) {
-    byte num_left;          /* steps to leave uncommitted */
+    bool is_ahead;          /* the step just launched is left uncommitted */
+    bool needs_dummy;
 
 next_step:
     atomic {
         do
-        :: my.num_seen < REQUESTS -> take_message(); my.is_idle = 0
+#if CALL_APART
+        :: my.coming -> d_step { add(my.coming); my.coming = 0 }; my.is_idle = 0
+        :: my.num_heard < REQUESTS && !my.coming -> take_call(); my.is_idle = 0
+#else
+        :: my.num_heard < REQUESTS -> take_call(); my.is_idle = 0
+#endif
         :: !my.is_idle -> break
         od;
         assert(!may && !chosen);
         d_step { may_abort() };
         choose();
-        d_step { take_aborts(); check_ledgers(); vote(); chosen = 0 }
+        d_step { take_aborts(); check_ledgers(); agree(); chosen = 0 }
     };
     atomic {
         my.outcome != 0;
@@ -684,10 +716,9 @@ next_step:
         d_step {
             schedule();
             if
-            :: num_rows_ > 0 || RANKS > 1 -> launch()
-            :: else
+            :: num_rows_ > 0 -> launch(); is_ahead = !(chosen & BIT(NOT_AHEAD))
+            :: else -> needs_dummy = (RANKS > 1)
             fi;
-            num_left = (num_rows_ > 0 && !(chosen & BIT(NOT_AHEAD)));
             check_ledgers();
             chosen = 0
         }
@@ -695,8 +726,11 @@ next_step:
 complete:
     atomic {
         if
-        :: my.num_steps <= num_left -> num_left = 0; goto next_step
-        :: my.num_steps > num_left && !my.step[0].is_computing
+        :: my.num_steps <= is_ahead && needs_dummy ->
+            d_step { needs_dummy = 0; num_rows_ = 0; launch() };
+            goto complete
+        :: my.num_steps <= is_ahead && !needs_dummy -> is_ahead = 0; goto next_step
+        :: my.num_steps > is_ahead && !my.step[0].is_computing
         fi;
         d_step { may_end() };
         choose();
@@ -712,8 +746,10 @@ end_idle:
     atomic {
 #if AGAIN
         my.is_idle = 0;
+#elif CALL_APART
+        my.num_heard < REQUESTS || my.coming;
 #else
-        my.num_seen < REQUESTS;
+        my.num_heard < REQUESTS;
 #endif
         goto next_step
     }
@@ -744,11 +780,11 @@ init {
 
 /* Any of up to 4 requests, some of them looked at twice. */
 #define ANYBODY         (IS_LIVE(1) || IS_LIVE((REQUESTS + 1) / 2) || IS_LIVE(REQUESTS / 2 + 1) || IS_LIVE(REQUESTS))
-#define HAVE_SEEN_ALL   (rank[0].num_seen == REQUESTS && rank[RANKS - 1].num_seen == REQUESTS)
+#define HAVE_HEARD_ALL   (rank[0].num_heard == REQUESTS && rank[RANKS - 1].num_heard == REQUESTS)
 #define ALL_IDLE        (rank[0].is_idle && rank[RANKS - 1].is_idle)
 
 /* All requests end, and then lockstep does; an idle rank holds nothing. */
-ltl everybody_ends { [] <> (!ANYBODY && (HAVE_SEEN_ALL -> ALL_IDLE)) }
+ltl everybody_ends { [] <> (!ANYBODY && (HAVE_HEARD_ALL -> ALL_IDLE)) }
 
 /* With AGAIN: whoever waits or runs comes to an end, though others come again and again. */
 ltl nobody_starves { [] (IS_LIVE(1) -> <> !IS_LIVE(1)) }

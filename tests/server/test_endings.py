@@ -133,6 +133,28 @@ def test_a_full_queue_is_429_before_any_header_of_a_stream():
         assert server.engine.submissions == [], "all or nothing"
 
 
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_request_that_waited_too_long_gets_a_status_and_no_stream(is_streamed):
+    with slow_server(step_s=5.0) as server, ThreadPoolExecutor(1) as pool:
+        server.engine.admits = False
+        answer = pool.submit(server.http.post, PATH, json=body_of(stream=is_streamed, n=2))
+        wait_until(lambda: server.engine.num_running == 2)
+        server.call(lambda: server.engine.end_all("timeout", "waited 60 s for a slot", "queue_timeout"))
+        assert answer.result().status_code == 429
+        assert answer.result().headers["retry-after"] == "1"
+        assert answer.result().json()["error"]["code"] == "queue_timeout"
+
+
+def test_a_client_that_leaves_the_queue_ends_all_its_choices():
+    with slow_server(step_s=5.0) as server:
+        server.engine.admits = False
+        connection = send_raw(server, body_of(stream=True, n=2))
+        wait_until(lambda: server.engine.num_running == 2)
+        connection.close()
+        wait_until(lambda: server.engine.num_running == 0, 1)
+        assert list(server.engine.aborted.values()) == ["disconnect"] * 2
+
+
 def test_a_request_that_takes_too_long_is_ended():
     with slow_server(request_timeout_s=0.3) as server:
         answer = server.http.post(PATH, json=body_of())
