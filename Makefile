@@ -70,6 +70,14 @@ type: ## mypy --strict
 soak: ## clients, faults and tiny pools at random for MINUTES (30); SOAK_ARGS="--data-parallel-size 2"
 	$(BIN)/python tests/soak/soak.py --minutes $(MINUTES) $(SOAK_ARGS)
 
+.PHONY: bench
+bench: $(TEST_STAMP) ## mambad and its peers on the same random weights; BENCH_ARGS="--llama-python PATH"
+	$(BIN)/python tests/perf/bench.py $(BENCH_ARGS)
+
+.PHONY: model-check
+model-check: ## check the Promela model of the protocol with spin: safety, then liveness
+	$(BIN)/python tests/model/check.py
+
 .PHONY: preflight-port
 preflight-port:
 	@deploy/preflight.sh "$(PYTHON)" $(VENV) "$(PORT_TO_CHECK)"

@@ -19,10 +19,10 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SETUPTOOLS = PROJECT["tool"]["setuptools"]
 
 TORCH_FREE_ENGINE = {
-    "async_engine", "batch", "batch_builder", "cache_manager", "cache_plan", "cgroup", "config", "counters",
-    "engine_rank", "cuts", "engine", "engine_process", "errors", "faults", "hub", "id_pool", "lifecycle", "logs", "messages",
-    "outputs", "progress", "reports", "request", "runner", "sampling_params", "scheduler", "stream",
-    "waiting_queue", "models.spec",
+    "async_engine", "batch", "batch_builder", "cache_manager", "cache_plan", "cgroup", "config",
+    "counters", "cuts", "engine", "engine_process", "engine_rank", "errors", "faults", "hub", "id_pool",
+    "lifecycle", "logs", "messages", "models.spec", "outputs", "progress", "reports", "request",
+    "runner", "sampling_params", "scheduler", "stream", "waiting_queue",
 }  # fmt: skip
 """Engine modules that import no torch, themselves or through others."""
 
