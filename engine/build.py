@@ -26,7 +26,7 @@ from mambad.engine.faults import FaultInjector
 from mambad.engine.hub import resolve_model
 from mambad.engine.input_buffers import InputBuffers, capture_sizes
 from mambad.engine.kv_pool import KVPool
-from mambad.engine.lifecycle import SchedulerLimits
+from mambad.engine.lifecycle import Lifecycle, SchedulerLimits
 from mambad.engine.loader import LoadFormat, ModelReport, inspect_model, load_inspected
 from mambad.engine.messages import EngineInfo
 from mambad.engine.models.decoder import Decoder
@@ -120,7 +120,10 @@ def plan_engine(config: EngineConfig) -> EnginePlan:
 
 
 def build_engine(
-    config: EngineConfig, progress: Progress | None = None, on_layer: Callable[[], None] | None = None
+    config: EngineConfig,
+    progress: Progress | None = None,
+    on_layer: Callable[[], None] | None = None,
+    wrap_ops: Callable[[Ops], Ops] | None = None,
 ) -> tuple[Engine, EngineInfo]:
     """Load the model and return an engine that is ready to step, with what the front end must know.
 
@@ -128,6 +131,7 @@ def build_engine(
         config: what to serve.
         progress: called while loading with bytes done, bytes in all, and what.
         on_layer: called after every layer of every step: the sign of life.
+        wrap_ops: puts something around the kernels, such as a profiler.
 
     Raises:
         LoadError, ConfigError: as `plan_engine`.
@@ -137,7 +141,7 @@ def build_engine(
     faults = FaultInjector(len(plan.report.spec.layers)) if config.enable_fault_injection else None
     decoder = load_inspected(
         plan.report,
-        ops=plan.ops,
+        ops=plan.ops if wrap_ops is None else wrap_ops(plan.ops),
         seed=config.seed,
         progress=progress,
         on_layer=_after_layer(on_layer, faults),
@@ -145,7 +149,9 @@ def build_engine(
     runner = build_runner(decoder, plan, faults)
     counters = Counters()
     cache = CacheManager(plan.cache.num_slots, plan.cache.num_blocks, config.block_size)
-    scheduler = Scheduler(cache, runner, _limits(plan), counters, time.monotonic, faults)
+    limits = _limits(plan)
+    requests = Lifecycle(cache, runner, limits, counters, time.monotonic, faults)
+    scheduler = Scheduler(requests, cache, limits, counters, time.monotonic)
     engine = Engine(scheduler, cache, runner, counters, runs_ahead=config.async_scheduling, faults=faults)
     return engine, _info(plan, time.monotonic() - start_s)
 

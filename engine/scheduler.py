@@ -12,39 +12,35 @@ from mambad.engine.batch import Batch, PrefillSpan, RowResult, StepResult
 from mambad.engine.batch_builder import BatchBuilder
 from mambad.engine.cache_manager import CacheManager
 from mambad.engine.counters import Counters
-from mambad.engine.faults import FaultInjector
 from mambad.engine.lifecycle import Lifecycle, SchedulerLimits
 from mambad.engine.outputs import RequestOutput, TokenLogprobs
 from mambad.engine.request import Request, RequestStatus, Submission
-from mambad.engine.runner import Runner
 
 
 class Scheduler:
     """Requests from `add` to their end. One thread calls all of it.
 
     Args:
+        requests: all of them, and what they hold.
         cache: slots and blocks.
-        runner: swaps states out and in, and knows which steps have completed.
         limits: what to keep to.
-        counters: the scheduler counts tokens, preemptions and finishes here.
+        counters: the scheduler counts tokens here.
         clock: seconds, monotonic.
-        faults: passed on to `Lifecycle`.
     """
 
     def __init__(
         self,
+        requests: Lifecycle,
         cache: CacheManager,
-        runner: Runner,
         limits: SchedulerLimits,
         counters: Counters,
         clock: Callable[[], float],
-        faults: FaultInjector | None = None,
     ) -> None:
+        self.requests = requests
         self._cache = cache
         self.limits = limits
         self._counters = counters
         self._clock = clock
-        self.requests = Lifecycle(cache, runner, limits, counters, clock, faults)
         self._last_step = 0
         self._next_expiry_check_s = 0.0
 

@@ -14,7 +14,7 @@ from mambad.engine.batch import TOKEN_OF_LAUNCHED_STEP, Batch, RowResult, Sample
 from mambad.engine.cache_manager import CacheManager
 from mambad.engine.counters import Counters
 from mambad.engine.engine import Engine
-from mambad.engine.lifecycle import SchedulerLimits
+from mambad.engine.lifecycle import Lifecycle, SchedulerLimits
 from mambad.engine.outputs import RequestOutput
 from mambad.engine.request import Submission
 from mambad.engine.sampling_params import SamplingParams
@@ -235,7 +235,8 @@ class ToyEngine:
         }
         self.limits = SchedulerLimits(**{**defaults, **limits})  # type: ignore[arg-type]
         clock = lambda: self.now  # noqa: E731
-        self.scheduler = Scheduler(self.cache, self.runner, self.limits, self.counters, clock)
+        requests = Lifecycle(self.cache, self.runner, self.limits, self.counters, clock)
+        self.scheduler = Scheduler(requests, self.cache, self.limits, self.counters, clock)
         self.engine = Engine(
             self.scheduler, self.cache, self.runner, self.counters, runs_ahead=runs_ahead, clock=clock
         )

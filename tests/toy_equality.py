@@ -24,7 +24,7 @@ from mambad.engine.eager_runner import EagerRunner
 from mambad.engine.engine import Engine
 from mambad.engine.input_buffers import InputBuffers, capture_sizes
 from mambad.engine.kv_pool import KVPool
-from mambad.engine.lifecycle import SchedulerLimits
+from mambad.engine.lifecycle import Lifecycle, SchedulerLimits
 from mambad.engine.loader import load_model
 from mambad.engine.models.decoder import Decoder
 from mambad.engine.outputs import RequestOutput
@@ -127,7 +127,8 @@ class EqualityEngine:
             state_cache_bytes=state_cache_bytes,
             uses_priority=uses_priority,
         )
-        self.scheduler = Scheduler(self.cache, self.runner, limits, self.counters, lambda: 0.0)
+        requests = Lifecycle(self.cache, self.runner, limits, self.counters, lambda: 0.0)
+        self.scheduler = Scheduler(requests, self.cache, limits, self.counters, lambda: 0.0)
         self.engine = Engine(
             self.scheduler, self.cache, self.runner, self.counters, runs_ahead=runs_ahead, clock=lambda: 0.0
         )
