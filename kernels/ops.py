@@ -292,8 +292,9 @@ def select_ops(device: torch.device, num_threads: int) -> Ops:
     """Choose the implementation for `device` once, at start-up, and log which and why.
 
     `MAMBAD_KERNELS` is auto (default: the C library where it loads, else the reference), cpu or reference.
-    Choosing the reference sets torch to one thread in this process: where torch cuts an op for its threads
-    changes the last bits of the result.
+    Sets torch to one thread in this process. Where torch cuts an op for its threads changes the last bits of
+    the reference; and beside the C library, whose threads are its own, torch only samples and adds: its
+    threads would spin at barriers in ops of microseconds, on processors that num_threads does not grant.
 
     Args:
         device: where the tensors will live.
@@ -306,6 +307,7 @@ def select_ops(device: torch.device, num_threads: int) -> Ops:
     if choice not in ("auto", "cpu", "reference"):
         raise ValueError(f"{KERNELS_VARIABLE}={choice!r} is unknown: use auto, cpu or reference")
     ops = _choose(choice, device, num_threads)
+    torch.set_num_threads(1)
     logger.info("kernels: %s (%s)", ops.name, ops.reason)
     return ops
 
@@ -324,5 +326,4 @@ def _choose(choice: str, device: torch.device, num_threads: int) -> Ops:
         if choice == "cpu":
             raise ValueError(f"{KERNELS_VARIABLE}=cpu, but {loaded}; use auto or reference")
         reason = loaded
-    torch.set_num_threads(1)
     return ReferenceOps(reason)

@@ -12,7 +12,7 @@
 INLINE lanes exp_lanes(lanes x)
 {
     const float round_to_integer = 12582912.0f; /* 1.5 * 2^23: adding it leaves no bits for a fraction */
-    x = at_most(broadcast(89.0f), at_least(broadcast(-105.0f), x)); /* beyond: inf and 0 by 2^n below */
+    x = at_most(broadcast(89.0f), at_least(broadcast(-105.0f), x)); /* beyond: inf and 0 by 2^n */
     lanes shifted = fused(x, broadcast(1.44269504f), broadcast(round_to_integer));
     lanes n = shifted - round_to_integer;
     lanes r = fused(n, broadcast(-0.693359375f), x); /* ln(2) in two parts, the first one exact times n */
@@ -23,12 +23,7 @@ INLINE lanes exp_lanes(lanes x)
     p = fused(p, r, broadcast(1.6666665459e-1f));
     p = fused(p, r, broadcast(5.0000001201e-1f));
     p = fused(p, r * r, r); /* e^r - 1 */
-    /* 2^n in two factors, since n may be 128 or below -126. Of NaN the bits are noise, but p is NaN. */
-    int_lanes exponent = (int_lanes)shifted - 0x4b400000;
-    int_lanes half = exponent >> 1;
-    lanes scale = (lanes)((half << 23) + 0x3f800000);
-    lanes other_scale = (lanes)(((exponent - half) << 23) + 0x3f800000);
-    return fused(p, scale, scale) * other_scale;
+    return scaled(p + 1.0f, n);
 }
 
 /* log(1 + y) for y >= 0 (or NaN): log of the rounded sum by Cephes logf, plus what rounding lost. */

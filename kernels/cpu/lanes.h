@@ -1,7 +1,7 @@
 /* The vector type of a dispatch level, and the few operations on it that C's operators do not cover.
  *
  * `lanes` holds WIDTH floats and takes + - * / like a float. It is a vector extension of GCC and Clang;
- * the three operations that have no portable spelling with the same semantics are intrinsics here and
+ * the operations that have no portable or no fast spelling with the same semantics are intrinsics here and
  * nowhere else. NaN goes through all of them.
  */
 #ifndef MAMBAD_LANES_H
@@ -112,6 +112,21 @@ INLINE lanes at_most(lanes ceiling, lanes x)
     return (lanes)_mm256_min_ps((__m256)ceiling, (__m256)x);
 #else
     return choose(x > ceiling, ceiling, x);
+#endif
+}
+
+/* x * 2^n for integers n from -152 to 128, with a gradual way down to 0. NaN stays. */
+INLINE lanes scaled(lanes x, lanes n)
+{
+#if WIDTH == 16
+    return (lanes)_mm512_scalef_ps((__m512)x, (__m512)n);
+#else
+    /* In two factors, since n may be 128 or below -126. Where n is NaN its bits are noise, but x is NaN. */
+    int_lanes exponent = __builtin_convertvector(n, int_lanes);
+    int_lanes half = exponent >> 1;
+    lanes scale = (lanes)((half << 23) + 0x3f800000);
+    lanes other_scale = (lanes)(((exponent - half) << 23) + 0x3f800000);
+    return x * scale * other_scale;
 #endif
 }
 

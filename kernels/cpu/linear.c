@@ -12,11 +12,13 @@
 
 enum {
     PANEL = 2 * WIDTH,
-    ROW_BLOCK = WIDTH == 16 ? 8 : 4, /* accumulators that fit in the registers: 2 a row */
-    ROW_GROUP = 64,                  /* rows of a unit of work */
-    K_BLOCK = 256,                   /* keeps a panel's part in the first-level cache for all rows of a unit */
-    PREFETCH_BYTES = 8192,           /* one stream a thread is too little for the hardware's own prefetch */
+    ROW_BLOCK = WIDTH == 16 ? 8 : 4,    /* accumulators that fit in the registers: 2 a row */
+    ROW_GROUP = 64,                     /* rows of a unit of work */
+    K_BLOCK = 128,                      /* keeps a panel's part in the first-level cache for all rows of a unit */
+    PREFETCH_BYTES = 8192,              /* one stream a thread is too little for the hardware's own prefetch */
     CACHE_LINE = 64,
+    FLOAT_STEP = PANEL * sizeof(float), /* bytes of a panel for one k */
+    BFLOAT16_STEP = PANEL * sizeof(uint16_t),
 };
 
 struct linear {
@@ -106,21 +108,27 @@ INLINE lanes load_weights(const void *panel, size_t index, bool is_bfloat16)
     return is_bfloat16 ? load_bfloat16((const uint16_t *)panel + index) : load((const float *)panel + index);
 }
 
-/* Adds x[row][k] * panel[k][column] to sums[row][column] for num_rows rows (a constant) and num_k steps. */
-INLINE void add_rows(const float *x, size_t x_stride, const void *panel, size_t num_k, bool is_bfloat16,
-                     float *sums, int num_rows)
+/* A panel's part for `count` values of k, and what to fetch meanwhile: bytes_ahead for each, from `ahead` on. */
+struct steps {
+    const void *weights;
+    size_t count;
+    const char *ahead;
+    size_t bytes_ahead; /* a constant */
+};
+
+/* Adds x[row][k] * weights[k][column] to sums[row][column] for num_rows rows (a constant). */
+INLINE void add_rows(const float *x, size_t x_stride, struct steps steps, bool is_bfloat16, float *sums, int num_rows)
 {
     lanes left[ROW_BLOCK], right[ROW_BLOCK];
     for (int row = 0; row < num_rows; row++) {
         left[row] = load(sums + row * PANEL);
         right[row] = load(sums + row * PANEL + WIDTH);
     }
-    const size_t step_bytes = PANEL * (is_bfloat16 ? sizeof(uint16_t) : sizeof(float));
-    for (size_t k = 0; k < num_k; k++) {
-        for (size_t line = 0; line < step_bytes; line += CACHE_LINE)
-            __builtin_prefetch((const char *)panel + k * step_bytes + PREFETCH_BYTES + line);
-        lanes left_weights = load_weights(panel, k * PANEL, is_bfloat16);
-        lanes right_weights = load_weights(panel, k * PANEL + WIDTH, is_bfloat16);
+    for (size_t k = 0; k < steps.count; k++) {
+        for (size_t line = 0; line < steps.bytes_ahead; line += CACHE_LINE)
+            __builtin_prefetch(steps.ahead + k * steps.bytes_ahead + line);
+        lanes left_weights = load_weights(steps.weights, k * PANEL, is_bfloat16);
+        lanes right_weights = load_weights(steps.weights, k * PANEL + WIDTH, is_bfloat16);
 #pragma GCC unroll 8
         for (int row = 0; row < num_rows; row++) {
             lanes value = broadcast(x[(size_t)row * x_stride + k]);
@@ -134,22 +142,48 @@ INLINE void add_rows(const float *x, size_t x_stride, const void *panel, size_t 
     }
 }
 
-INLINE void add_all_rows(const float *x, size_t x_stride, const void *panel, size_t num_k, bool is_bfloat16,
-                         float *sums, size_t num_rows)
+INLINE void add_all_rows(const float *x, size_t x_stride, struct steps steps, bool is_bfloat16, float *sums,
+                         size_t num_rows)
 {
     size_t row = 0;
     for (; row + ROW_BLOCK <= num_rows; row += ROW_BLOCK)
-        add_rows(x + row * x_stride, x_stride, panel, num_k, is_bfloat16, sums + row * PANEL, ROW_BLOCK);
+        add_rows(x + row * x_stride, x_stride, steps, is_bfloat16, sums + row * PANEL, ROW_BLOCK);
     if (ROW_BLOCK > 4 && row + 4 <= num_rows) {
-        add_rows(x + row * x_stride, x_stride, panel, num_k, is_bfloat16, sums + row * PANEL, 4);
+        add_rows(x + row * x_stride, x_stride, steps, is_bfloat16, sums + row * PANEL, 4);
         row += 4;
     }
     if (row + 2 <= num_rows) {
-        add_rows(x + row * x_stride, x_stride, panel, num_k, is_bfloat16, sums + row * PANEL, 2);
+        add_rows(x + row * x_stride, x_stride, steps, is_bfloat16, sums + row * PANEL, 2);
         row += 2;
     }
     if (row < num_rows)
-        add_rows(x + row * x_stride, x_stride, panel, num_k, is_bfloat16, sums + row * PANEL, 1);
+        add_rows(x + row * x_stride, x_stride, steps, is_bfloat16, sums + row * PANEL, 1);
+}
+
+/* Adds the steps [k, k + num_k) of a panel for all rows; x starts at k, num_k is at most K_BLOCK. */
+static void add_steps(const struct product *product, size_t panel, size_t k, size_t num_k, const float *x,
+                      size_t num_rows, float *sums)
+{
+    const struct linear *linear = product->linear;
+    size_t offset = (panel * linear->num_in + k) * PANEL, x_stride = product->x_stride;
+    if (!linear->is_bfloat16) {
+        const float *weights = (const float *)linear->panels + offset;
+        struct steps steps = {weights, num_k, (const char *)weights + PREFETCH_BYTES, FLOAT_STEP};
+        add_all_rows(x, x_stride, steps, false, sums, num_rows);
+        return;
+    }
+    const uint16_t *weights = (const uint16_t *)linear->panels + offset;
+    if (num_rows <= ROW_BLOCK) {
+        struct steps steps = {weights, num_k, (const char *)weights + PREFETCH_BYTES, BFLOAT16_STEP};
+        add_all_rows(x, x_stride, steps, true, sums, num_rows);
+        return;
+    }
+    /* Widening is exact, so it may be done once for several blocks of rows, or for each as it is above. */
+    float wide[K_BLOCK * PANEL] __attribute__((aligned(64)));
+    for (size_t i = 0; i < num_k * PANEL; i += WIDTH)
+        store(wide + i, load_bfloat16(weights + i));
+    struct steps steps = {wide, num_k, (const char *)(weights + K_BLOCK * PANEL), BFLOAT16_STEP};
+    add_all_rows(x, x_stride, steps, false, sums, num_rows);
 }
 
 /* Rows [row, row + num_rows) of one panel's columns. */
@@ -159,16 +193,8 @@ static void multiply_panel(const struct product *product, size_t panel, size_t r
     const float *x = product->x + row * product->x_stride;
     float sums[ROW_GROUP * PANEL] __attribute__((aligned(64)));
     memset(sums, 0, num_rows * PANEL * sizeof(float));
-    for (size_t k = 0; k < linear->num_in; k += K_BLOCK) {
-        size_t num_k = min_size(K_BLOCK, linear->num_in - k);
-        size_t offset = (panel * linear->num_in + k) * PANEL;
-        if (linear->is_bfloat16)
-            add_all_rows(x + k, product->x_stride, (const uint16_t *)linear->panels + offset, num_k, true, sums,
-                         num_rows);
-        else
-            add_all_rows(x + k, product->x_stride, (const float *)linear->panels + offset, num_k, false, sums,
-                         num_rows);
-    }
+    for (size_t k = 0; k < linear->num_in; k += K_BLOCK)
+        add_steps(product, panel, k, min_size(K_BLOCK, linear->num_in - k), x + k, num_rows, sums);
     size_t num_columns = min_size(PANEL, linear->num_out - panel * PANEL);
     float *out = product->out + row * linear->num_out + panel * PANEL;
     for (size_t i = 0; i < num_rows; i++)

@@ -80,8 +80,9 @@ def test_unknown_choice_is_an_error_that_names_the_allowed_ones(force: Force) ->
         select_ops(CPU, 1)
 
 
-def test_choosing_the_reference_sets_torch_to_one_thread(force: Force) -> None:
-    force("reference", "no shared object")
+@pytest.mark.parametrize("choice", ["reference", "cpu"])
+def test_choosing_sets_torch_to_one_thread(force: Force, choice: str) -> None:
+    force(choice, ReferenceOps("stands for the C library"))
     torch.set_num_threads(2)
     select_ops(CPU, 2)
     assert torch.get_num_threads() == 1
