@@ -134,12 +134,11 @@ class AsyncEngine:
             raise RequestError(f"there is no rank {rank}: ranks are 0 to {len(self.ranks) - 1}")
         self._check_queue(submissions, info.max_num_seqs * len(self.ranks))
         self._idle.clear()
-        self._call_to_work()
         streams = []
         for submission in submissions:
             chosen = self.ranks[rank] if rank is not None else min(self.ranks, key=lambda r: r.num_streams)
             streams.append(chosen.open(submission))
-            chosen.send(Submit((submission,)))
+            self._send(submission, chosen)
         return streams
 
     async def state_reports(self, **options: Any) -> list[dict[str, Any]]:
@@ -180,12 +179,14 @@ class AsyncEngine:
             await asyncio.gather(self._watcher, return_exceptions=True)
         await asyncio.gather(*(rank.stop(timeout_s) for rank in self.ranks))
 
-    def _call_to_work(self) -> None:
-        """Have every rank join the lockstep, before any of them hears of the request."""
+    def _send(self, submission: Submission, chosen: EngineRank) -> None:
+        """Send a request to a rank; in lockstep, call all the others to work with it."""
+        self._num_calls += 1
+        chosen.send(Submit((submission,), self._num_calls))
         if self._is_in_lockstep:
-            self._num_calls += 1
             for rank in self.ranks:
-                rank.send(Call(self._num_calls))
+                if rank is not chosen:
+                    rank.send(Call(self._num_calls))
 
     def _check_accepting(self) -> EngineInfo:
         if self.status.phase == "dead":

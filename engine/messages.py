@@ -58,9 +58,14 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True):
-    """Requests to put in line, in order."""
+    """Requests to put in line, in order.
+
+    In lockstep it is a call as well, see `Call`. Were the call a message of its own, the ranks could hear it,
+    agree that nobody has work and leave, before the request comes.
+    """
 
     submissions: tuple[Submission, ...]
+    call: int = 0
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):

@@ -121,7 +121,8 @@ class Worker:
     def _handle(self, message: ToEngine) -> None:
         engine = self._engine
         match message:
-            case Submit(submissions):
+            case Submit(submissions, call):
+                self._hear(call)
                 for submission in submissions:
                     engine.submit(submission)
             case Abort(request_id, reason):
@@ -138,12 +139,15 @@ class Worker:
             case Query(query_id, options):
                 self._send(Reply(query_id, self._engine.report().state(**options)))
             case Call(number):
-                if self._lockstep is not None:
-                    self._lockstep.call(number)
+                self._hear(number)
             case Inject():
                 self._inject(message)
             case Exit():
                 self._is_exiting = True
+
+    def _hear(self, call: int) -> None:
+        if self._lockstep is not None:
+            self._lockstep.call(call)
 
     def _inject(self, order: Inject) -> None:
         """Order a fault, or do it; the answer is sent first, as far as anybody is left to send it."""

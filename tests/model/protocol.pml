@@ -25,17 +25,19 @@
    slot_holder and block_holder serve assertions only: who holds an id or, while it is parked, held it last.
 
    An engine works in atomic blocks between the points where another thread can see or change something. In
-   each, the environment chooses first (`choose`); what follows from it is one `d_step`. Inlines are macros:
-   `my` is the rank of the process that uses them, and names with a final underscore are its scratch. */
+   each, the environment chooses first (`choose`); what follows from it is one `d_step`. From the commit to the
+   vote it is one block: of a step that completes in between, only the next `settle` could tell the difference.
+   Inlines are macros: `my` is the rank of the process that uses them, names with a final underscore are its
+   scratch. */
 
 #ifndef RANKS
-#define RANKS 2         /* data-parallel, in lockstep */
+#define RANKS 2         /* data-parallel, in lockstep; at most 2 */
 #endif
 #ifndef SLOTS
-#define SLOTS 2         /* of a rank; also the rows of a padded step */
+#define SLOTS 2         /* of a rank; also the rows of a padded step; at most 2 */
 #endif
 #ifndef BLOCKS
-#define BLOCKS 3        /* of a rank */
+#define BLOCKS 3        /* of a rank; at most 6 */
 #endif
 #ifndef REQUESTS
 #define REQUESTS 3      /* in all; at most 4 */
@@ -147,6 +149,7 @@ hidden byte who_;
 
 #define MEMORY_FULL 0   /* bit r, from 1 on, is a choice for request r */
 #define NOT_AHEAD 5
+#define COPY_FAILS 6
 
 byte may;               /* choices that would make a difference now */
 byte chosen;            /* those of them that the environment made; both are 0 between blocks */
@@ -170,6 +173,7 @@ inline choose() {
         choose_one(4);
 #endif
         choose_one(NOT_AHEAD);
+        choose_one(COPY_FAILS);
         may = 0
     fi
 }
@@ -354,24 +358,36 @@ inline preempt(r) {
     request[r].status = PREEMPTED
 }
 
-/* Makes a waiting request run on what was reserved for it. */
+/* Makes a waiting request run on what was reserved for it. Sets ok_: whether it does. If its state can't be
+   copied back, it ends and holds nothing. */
 inline start(r) {
+    ok_ = !(request[r].swapped && (chosen & BIT(COPY_FAILS)));
     if
-    :: request[r].swapped ->
-        check_unused(r);
-        my.state[request[r].slot] = request[r].swapped;
-        request[r].swapped = 0
-    :: else
-    fi;
-    printf("rank %d: request %d gets slot %d, after %d tokens\n", me, r, request[r].slot, request[r].num_launched);
-    request[r].status = RUNNING
+    :: !ok_ ->
+        put_back(BIT(request[r].slot), request[r].blocks);
+        my.table[request[r].slot] = 0;
+        request[r].slot = 0;
+        request[r].blocks = 0;
+        finish(r)
+    :: else ->
+        if
+        :: request[r].swapped ->
+            check_unused(r);
+            my.state[request[r].slot] = request[r].swapped;
+            request[r].swapped = 0
+        :: else
+        fi;
+        printf("rank %d: request %d gets slot %d, after %d tokens\n", me, r, request[r].slot, request[r].num_launched);
+        request[r].status = RUNNING
+    fi
 }
 
 /* ---- who is in the next step ------------------------------------------------------------------------ */
 
 /* Running requests: the more urgent, then the older. Waiting ones: preempted before new, in between. */
 #define ORDER(r)        (request[r].key + (request[r].is_urgent -> 0 : REQUESTS))
-#define PLACE(r)        (ORDER(r) + (request[r].is_urgent -> 0 : REQUESTS) + (request[r].status == WAITING -> REQUESTS : 0))
+#define IS_NEW(r)       (request[r].status == WAITING)
+#define PLACE(r)        (ORDER(r) + (request[r].is_urgent -> 0 : REQUESTS) + (IS_NEW(r) -> REQUESTS : 0))
 
 /* Sets first_ and last_ of the running requests (0: none), head_ of the waiting ones (0: none), n_ to how
    many run, and ok_ to whether one of them is yielding. */
@@ -407,7 +423,8 @@ inline preempt_yielding() {
 inline yield_to_urgent() {
     look();
     if
-    :: head_ && last_ && !ok_ && (n_ == SLOTS || !my.free_slots) && request[head_].is_urgent && !request[last_].is_urgent ->
+    :: head_ && last_ && !ok_ && (n_ == SLOTS || !my.free_slots) &&
+       request[head_].is_urgent && !request[last_].is_urgent ->
         request[last_].is_yielding = 1;
         preempt_yielding()
     :: else
@@ -464,8 +481,12 @@ inline admit_waiting() {
         :: else -> break
         fi;
         if
-        :: ok_ -> who_ = head_; start(who_); schedule_running(who_)
+        :: ok_ -> who_ = head_; start(who_)
         :: else -> break
+        fi;
+        if
+        :: ok_ -> schedule_running(who_)
+        :: else
         fi
     od
 }
@@ -661,7 +682,8 @@ inline may_abort() {
 }
 
 /* A request in flight may have to wait for its token (it has stop strings, or the step is full). Whoever is
-   preempted may find host memory full. The step may be committed before the next is launched, or after. */
+   preempted may find host memory full; whoever comes back from there may not get its state. The step may be
+   committed before the next is launched, or after. */
 inline may_hold_back() {
     n_ = 0;
     for (r_ : 1 .. REQUESTS) {
@@ -670,6 +692,7 @@ inline may_hold_back() {
             n_++;
             may = may | BIT(NOT_AHEAD);
             may = may | (n_ > 1 || request[r_].is_yielding -> BIT(MEMORY_FULL) : 0);
+            may = may | (request[r_].swapped -> BIT(COPY_FAILS) : 0);
             may = may | (IS_IN_FLIGHT(r_) && request[r_].num_launched < TOKENS -> BIT(r_) : 0)
         :: else
         fi
