@@ -16,6 +16,7 @@ COMMANDS = {
     "serve": "serve a model (the default command)",
     "check": "say what a model needs and whether it can be served; loads no weights",
     "complete": "stream a completion from a running server",
+    "bench": "measure a running server (bench serve) or the engine alone (bench offline)",
     "version": "print versions, device and kernels",
 }
 

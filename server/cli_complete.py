@@ -48,13 +48,13 @@ def complete(options: Namespace, prompt: str) -> Iterator[str]:
     Raises:
         ClientError: no answer, an error answer, or an error in mid-stream.
     """
-    root = options.url.rstrip("/").removesuffix("/v1") + "/v1"
+    root = api_root(options.url)
     headers = {"Content-Type": "application/json", "User-Agent": "mambad-complete"}
-    key = _api_key(options)
+    key = read_api_key(options)
     if key:
         headers["Authorization"] = f"Bearer {key}"
     body = {
-        "model": options.model or _first_model(root, headers),
+        "model": options.model or first_model(root, headers),
         "prompt": prompt,
         "stream": True,
         "max_tokens": options.max_tokens,
@@ -84,7 +84,17 @@ def _parser() -> Parser:
     return parser
 
 
-def _api_key(options: Namespace) -> str:
+def api_root(url: str) -> str:
+    """Return the URL that API paths follow; `url` may have the /v1 already."""
+    return url.rstrip("/").removesuffix("/v1") + "/v1"
+
+
+def read_api_key(options: Namespace) -> str:
+    """Return the key of `--api-key-file` or the environment, or nothing.
+
+    Raises:
+        ConfigError: the file holds none.
+    """
     if options.api_key_file is None:
         return os.environ.get("MAMBAD_API_KEY", "").split(",")[0].strip()
     try:
@@ -93,7 +103,12 @@ def _api_key(options: Namespace) -> str:
         raise ConfigError(f"--api-key-file: no key can be read from {options.api_key_file}") from None
 
 
-def _first_model(root: str, headers: dict[str, str]) -> str:
+def first_model(root: str, headers: dict[str, str]) -> str:
+    """Return the first served name that a server lists.
+
+    Raises:
+        ClientError: it can't be reached, or lists none.
+    """
     with _open(f"{root}/models", headers) as answer:
         try:
             return str(json.load(answer)["data"][0]["id"])

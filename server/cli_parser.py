@@ -40,7 +40,11 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse_settings(
-    command: str, description: str, flags: Sequence[Flag], words: Sequence[str]
+    command: str,
+    description: str,
+    flags: Sequence[Flag],
+    words: Sequence[str],
+    parent: Parser | None = None,
 ) -> tuple[Arguments, str | None]:
     """Parse `[MODEL] --flag …`.
 
@@ -49,6 +53,7 @@ def parse_settings(
         description: for `--help`.
         flags: the settings that the command takes.
         words: the arguments after the command.
+        parent: flags that are no settings; their values come back beside the settings', already converted.
 
     Returns:
         what was given, by setting, and the path of the YAML file or None.
@@ -57,7 +62,12 @@ def parse_settings(
         ConfigError: wrong usage.
     """
     name = f"mambad {command}"
-    parser = Parser(prog=name, usage=f"{name} [MODEL] [--flag value ...]", description=description)
+    parser = Parser(
+        prog=name,
+        usage=f"{name} [MODEL] [--flag value ...]",
+        description=description,
+        parents=[] if parent is None else [parent],
+    )
     parser.add_argument("positional_model", nargs="?", metavar="MODEL", help="same as --model")
     parser.add_argument("--config", metavar="FILE", help="YAML file of settings; environment and flags win")
     for section, members in groupby(flags, key=lambda flag: flag.section):
