@@ -75,7 +75,7 @@ bench: $(TEST_STAMP) ## mambad and its peers on the same random weights; BENCH_A
 	$(BIN)/python tests/perf/bench.py $(BENCH_ARGS)
 
 .PHONY: model-check
-model-check: ## check the Promela model of the protocol with spin: safety, then liveness
+model-check: ## check the model of the protocol with spin: safety, liveness, seeded bugs
 	$(BIN)/python tests/model/check.py
 
 .PHONY: preflight-port
