@@ -49,6 +49,7 @@ from mambad.engine.progress import ProgressCounter
 logger = logging.getLogger(__name__)
 
 REPORT_INTERVAL_S = 0.5
+BUSY_REPORT_DELAY_S = 0.02
 BLOCKED_POLL_MS = 1
 PROGRESS_INTERVAL_S = 0.1
 
@@ -68,6 +69,7 @@ class Worker:
         self._socket = socket
         self._next_report_s = 0.0
         self._is_exiting = False
+        self._is_busy = False
 
     def run(self) -> None:
         """Serve until `Exit`."""
@@ -85,9 +87,14 @@ class Worker:
         self._deliver(engine.drain())
 
     def _step(self, min_decode_rows: int) -> None:
+        """Step; the beginning and the end of work are reported soon, however short the work is."""
+        if not self._is_busy:
+            self._is_busy = True
+            self._next_report_s = min(self._next_report_s, time.monotonic() + BUSY_REPORT_DELAY_S)
         self._deliver(self._engine.step(self._report_if_due, min_decode_rows))
         if not self._engine.has_work:
-            self._next_report_s = 0.0  # let an idle engine be seen as idle at once
+            self._is_busy = False
+            self._next_report_s = 0.0
 
     def _step_together(self, lockstep: Lockstep) -> None:
         """Agree with the other ranks, then compute: a step, or padding while only others have work."""

@@ -113,7 +113,9 @@ def test_slots_and_blocks_add_up_in_every_scrape_under_load(served: ServedProces
     scraper.start()
     try:
         with httpx.Client(timeout=60) as client:
-            while len(scrapes) < 20:
+            deadline = time.monotonic() + 30
+            while len(scrapes) < 20 or not any(metric(t, "mambad_requests_running") for t in scrapes):
+                assert time.monotonic() < deadline, "no scrape saw the load"
                 body = {"prompt": PROMPTS[:3], "max_tokens": 120, "n": 2}
                 assert client.post(f"{served.url}/v1/completions", json=body).status_code == 200
     finally:
