@@ -105,5 +105,4 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     step_duration_s: dict[str, Histogram] = {}
     batch_rows: Histogram | None = None
     last_step_time_s: float = 0.0
-    progress: int = 0
     num_steps: int = 0

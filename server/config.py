@@ -116,7 +116,7 @@ class ServerConfig:
         GIB, SIZE, MEMORY, "Host memory for requests that are swapped out; 0 computes them again instead.",
         minimum=0,
     )
-    scrub_slots: bool = flag(False, SWITCH, MEMORY, "Zero a slot and its blocks when a request leaves.")
+    scrub_slots: bool = flag(False, SWITCH, MEMORY, "Zero a slot's states when it becomes free.")
     threads: int | None = flag(
         None, INTEGER, MEMORY, "Threads that compute.", minimum=1, maximum=1024,
         default_text="`OMP_NUM_THREADS`, else what cgroup quota and affinity allow, at most 16",

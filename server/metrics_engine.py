@@ -31,9 +31,9 @@ def _memory(stats: EngineStats, labels: Labels) -> Iterator[Metric]:
     yield gauge("mambad_kv_block_capacity", "Blocks of attention KV.", labels, stats.kv_block_capacity)
     text = "The larger of the used shares of slots and blocks, 0 to 1."
     yield gauge("mambad_cache_usage_ratio", text, labels, stats.cache_usage_ratio)
-    text = "Slots and blocks that lost their owner."
+    text = "Slots that lost their owner."
     yield counter("mambad_state_slots_leaked", text, labels, stats.slots_leaked)
-    text = "Slots and blocks that were taken back after a leak."
+    text = "Slots that were taken back after a leak."
     yield counter("mambad_state_slots_reclaimed", text, labels, stats.slots_reclaimed)
     yield counter("mambad_state_audits", "Audits of all slots and blocks.", labels, stats.audits)
     text = "When a slot or block last lost its owner; 0 = never."
