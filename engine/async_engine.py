@@ -7,7 +7,7 @@ the event loop's thread; nothing blocks it. What an engine decides, it decides i
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -149,6 +149,10 @@ class AsyncEngine:
     async def inject(self, name: str, times: int, duration_ms: int, rank: int) -> bool | None:
         """Order a fault; whether the engine takes such orders, None if it does not answer."""
         return await self.ranks[rank].inject(name, times, duration_ms)
+
+    def cancel(self, is_meant: Callable[[str], bool]) -> int:
+        """End the requests of which `is_meant` says so by their id; return how many these were."""
+        return sum(rank.cancel(is_meant) for rank in self.ranks)
 
     def start_draining(self) -> None:
         """Turn readiness red; new work is still accepted until `refuse_new`."""

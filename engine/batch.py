@@ -7,9 +7,13 @@ never guessed from a shape. No torch.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mambad.engine.outputs import TokenLogprobs
 from mambad.engine.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from mambad.engine.grammar import RequestGrammar
 
 TOKEN_OF_LAUNCHED_STEP = -1
 """Stands for the token that the step before, launched but not completed, samples for the same slot."""
@@ -23,8 +27,9 @@ class SampleSpec:
         params: the request's sampling parameters.
         position: absolute position of the token to be drawn; part of the key of the draw.
         num_generated: tokens generated before this one.
-        token_ids: prompt and output so far; read only when `params.has_penalties`.
+        token_ids: prompt and output so far; read only when `params.reads_tokens`.
         num_prompt_tokens: how many of `token_ids` are prompt.
+        grammar: says which tokens may come next, if the request has one.
     """
 
     params: SamplingParams
@@ -32,6 +37,7 @@ class SampleSpec:
     num_generated: int
     token_ids: Sequence[int]
     num_prompt_tokens: int
+    grammar: "RequestGrammar | None" = None
 
 
 @dataclass(frozen=True, slots=True)

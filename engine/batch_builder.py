@@ -90,6 +90,7 @@ class BatchBuilder:
             num_generated=request.num_tokens - request.num_prompt_tokens,
             token_ids=request.token_ids,
             num_prompt_tokens=request.num_prompt_tokens,
+            grammar=request.grammar,
         )
         request.num_pending_samples += 1
         return spec

@@ -21,6 +21,9 @@ class StagedRows:
     blocks: Tensor
 
 
+_NO_ROWS = StagedRows(torch.zeros(0, dtype=torch.int64), torch.zeros((0, 0), dtype=torch.int32))
+
+
 class BlockTable:
     """S = num_slots + 1 rows of M = max_blocks columns, all null at first.
 
@@ -54,10 +57,13 @@ class BlockTable:
 
     def stage(self) -> StagedRows:
         """Capture the rows that changed since the last call, for the step that is being launched."""
+        if not self._dirty:
+            return _NO_ROWS
         slots = sorted(self._dirty)
         self._dirty.clear()
         return StagedRows(torch.tensor(slots, dtype=torch.int64), torch.from_numpy(self._host[slots]))
 
     def commit(self, staged: StagedRows) -> None:
         """Write captured rows to the device: once a step, in the order of launch, before it computes."""
-        self.rows[staged.slots] = staged.blocks.to(self.rows.device)
+        if staged is not _NO_ROWS:
+            self.rows[staged.slots] = staged.blocks.to(self.rows.device)

@@ -3,10 +3,11 @@
 Also writes the plan: what was found, what it takes, what was chosen and why.
 """
 
+import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -15,6 +16,7 @@ import torch
 from mambad.engine.block_table import BlockTable
 from mambad.engine.cache_manager import CacheManager
 from mambad.engine.cache_plan import CacheNeeds, CachePlan, default_cache_bytes, plan_cache
+from mambad.engine.captured_decoder import capture_decoder
 from mambad.engine.cgroup import Allowance, allowed_threads, available_memory
 from mambad.engine.config import EngineConfig
 from mambad.engine.counters import Counters
@@ -23,19 +25,26 @@ from mambad.engine.end_of_message import find_end_of_message_ids
 from mambad.engine.engine import Engine
 from mambad.engine.errors import ConfigError
 from mambad.engine.faults import FaultInjector
+from mambad.engine.grammar import GrammarError, Vocabulary
+from mambad.engine.grammar_compiler import GrammarCompiler
 from mambad.engine.hub import resolve_model
 from mambad.engine.input_buffers import InputBuffers, capture_sizes
 from mambad.engine.kv_pool import KVPool
 from mambad.engine.lifecycle import Lifecycle, SchedulerLimits
 from mambad.engine.loader import LoadFormat, ModelReport, inspect_model, load_inspected
 from mambad.engine.messages import EngineInfo
+from mambad.engine.model_inputs import Pools
 from mambad.engine.models.decoder import Decoder
+from mambad.engine.progress import ProgressCounter
+from mambad.engine.quantization import plan_lines
 from mambad.engine.sampler import Sampler
 from mambad.engine.scheduler import Scheduler
 from mambad.engine.spoiling_sampler import SpoilingSampler
 from mambad.engine.state_pool import StatePool
 from mambad.engine.weights import Progress
 from mambad.kernels.ops import Ops, select_ops
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +69,14 @@ class EnginePlan:
 
     def lines(self) -> tuple[str, ...]:
         """Return the plan for people to read."""
-        report, cache = self.report, self.cache
-        spec = report.spec
+        report, cache, spec = self.report, self.cache, self.report.spec
         slot_bytes, block_bytes = spec.slot_bytes(), spec.block_bytes(self.config.block_size)
         lines = [
             f"model     {self.config.model}: {spec.family}, {len(spec.layers)} layers, "
             f"{report.num_parameters / 1e6:.1f} M parameters",
-            f"dtype     weights {_name(report.weight_dtype)} ({report.dtype_reason}), state float32",
+            f"dtype     weights {_name(report.weight_dtype)} ({report.dtype_reason}), "
+            f"state {self.config.state_dtype}",
+            *plan_lines(report.quantization),
             f"memory    weights {_size(report.weight_bytes)}, states and blocks {_size(cache.num_bytes)}",
             f"slots     {cache.num_slots} of {_size(slot_bytes)}",
         ]
@@ -96,8 +106,10 @@ def plan_engine(config: EngineConfig) -> EnginePlan:
         folder,
         dtype=config.dtype,
         load_format=cast(LoadFormat, config.load_format),
+        quantization=config.quantization,
         tokenizer_folder=tokenizer_folder,
     )
+    report = replace(report, spec=report.spec.with_ssm_dtype(config.state_dtype))
     threads = _share(allowed_threads(os.environ), config.data_parallel_size)
     if config.threads is not None:
         threads = Allowance(config.threads, "--threads")
@@ -122,7 +134,7 @@ def plan_engine(config: EngineConfig) -> EnginePlan:
 def build_engine(
     config: EngineConfig,
     progress: Progress | None = None,
-    on_layer: Callable[[], None] | None = None,
+    counter: ProgressCounter | None = None,
     wrap_ops: Callable[[Ops], Ops] | None = None,
 ) -> tuple[Engine, EngineInfo]:
     """Load the model and return an engine that is ready to step, with what the front end must know.
@@ -130,7 +142,7 @@ def build_engine(
     Args:
         config: what to serve.
         progress: called while loading with bytes done, bytes in all, and what.
-        on_layer: called after every layer of every step: the sign of life.
+        counter: counted up within every step: the sign of life.
         wrap_ops: puts something around the kernels, such as a profiler.
 
     Raises:
@@ -138,22 +150,27 @@ def build_engine(
     """
     start_s = time.monotonic()
     plan = plan_engine(config)
-    faults = FaultInjector(len(plan.report.spec.layers)) if config.enable_fault_injection else None
+    on_layer = None if counter is None else counter.bump
+    faults = None
+    if config.enable_fault_injection:
+        faults = FaultInjector(len(plan.report.spec.layers), on_layer)
     decoder = load_inspected(
         plan.report,
         ops=plan.ops if wrap_ops is None else wrap_ops(plan.ops),
         seed=config.seed,
         progress=progress,
-        on_layer=_after_layer(on_layer, faults),
+        on_layer=on_layer,
     )
-    runner = build_runner(decoder, plan, faults)
+    runner, how = _build_runner(decoder, plan, faults, counter)
+    logger.info("decode: %s", how)
     counters = Counters()
     cache = CacheManager(plan.cache.num_slots, plan.cache.num_blocks, config.block_size)
     limits = _limits(plan)
     requests = Lifecycle(cache, runner, limits, counters, time.monotonic, faults)
-    scheduler = Scheduler(requests, cache, limits, counters, time.monotonic)
+    grammars = _grammars(plan)
+    scheduler = Scheduler(requests, cache, limits, counters, time.monotonic, grammars)
     engine = Engine(scheduler, cache, runner, counters, runs_ahead=config.async_scheduling, faults=faults)
-    return engine, _info(plan, time.monotonic() - start_s)
+    return engine, _info(plan, grammars, time.monotonic() - start_s)
 
 
 def _share(allowance: Allowance, num_ranks: int) -> Allowance:
@@ -163,34 +180,42 @@ def _share(allowance: Allowance, num_ranks: int) -> Allowance:
     return Allowance(max(allowance.amount // num_ranks, 1), f"{allowance.reason}, for {num_ranks} ranks")
 
 
-def _after_layer(
-    on_layer: Callable[[], None] | None, faults: FaultInjector | None
-) -> Callable[[], None] | None:
-    if faults is None:
-        return on_layer
-
-    def after_layer() -> None:
-        faults.after_layer()
-        if on_layer is not None:
-            on_layer()
-
-    return after_layer
-
-
-def build_runner(decoder: Decoder, plan: EnginePlan, faults: FaultInjector | None = None) -> EagerRunner:
-    """Return the runner of a loaded model with pools and buffers as planned."""
+def _build_runner(
+    decoder: Decoder,
+    plan: EnginePlan,
+    faults: FaultInjector | None,
+    counter: ProgressCounter | None,
+) -> tuple[EagerRunner, str]:
+    """Return the runner of a loaded model with pools and buffers as planned, and how it decodes."""
     cpu = torch.device("cpu")
     spec, cache, block_size = decoder.spec, plan.cache, plan.config.block_size
     max_blocks = -(-cache.max_model_len // block_size) if cache.num_blocks else 0
-    return EagerRunner(
-        decoder,
-        StatePool(spec, cache.num_slots, cpu),
-        KVPool(spec, cache.num_blocks, block_size, cpu),
-        BlockTable(cache.num_slots, max_blocks, cpu),
-        InputBuffers(capture_sizes(min(plan.config.max_num_seqs, cache.num_slots))),
-        Sampler(spec.eos_token_ids) if faults is None else SpoilingSampler(spec.eos_token_ids, faults),
+    states, kv = StatePool(spec, cache.num_slots, cpu), KVPool(spec, cache.num_blocks, block_size, cpu)
+    table = BlockTable(cache.num_slots, max_blocks, cpu)
+    sizes = capture_sizes(min(plan.config.max_num_seqs, cache.num_slots))
+    captured, how = None, "eager (--enforce-eager)"
+    if not plan.config.enforce_eager:
+        address = None if counter is None else counter.address
+        captured = capture_decoder(decoder, Pools(states, kv, table.rows), sizes[-1], address)
+        how = "eager (these kernels can't be captured)"
+        if captured is not None:
+            how = f"captured ({captured.num_calls} calls, activations {_size(captured.num_bytes)})"
+    runner = EagerRunner(
+        decoder if captured is None else captured,
+        states,
+        kv,
+        table,
+        InputBuffers(sizes),
+        _build_sampler(decoder, faults),
         None if faults is None else faults.before_step,
     )
+    return runner, how
+
+
+def _build_sampler(decoder: Decoder, faults: FaultInjector | None) -> Sampler:
+    if faults is None:
+        return Sampler(decoder.spec.eos_token_ids, decoder.ops)
+    return SpoilingSampler(decoder.spec.eos_token_ids, decoder.ops, faults)
 
 
 def _limits(plan: EnginePlan) -> SchedulerLimits:
@@ -210,15 +235,22 @@ def _limits(plan: EnginePlan) -> SchedulerLimits:
     )
 
 
-def _info(plan: EnginePlan, load_duration_s: float) -> EngineInfo:
+def _grammars(plan: EnginePlan) -> GrammarCompiler:
+    try:
+        return GrammarCompiler(Vocabulary.from_folder(plan.tokenizer_folder, plan.report.spec.eos_token_ids))
+    except GrammarError as error:
+        return GrammarCompiler(None, str(error))
+
+
+def _info(plan: EnginePlan, grammars: GrammarCompiler, load_duration_s: float) -> EngineInfo:
     config, cache, spec = plan.config, plan.cache, plan.report.spec
     return EngineInfo(
         model=config.model,
         family=spec.family,
         num_parameters=plan.report.num_parameters,
         dtype=_name(plan.report.weight_dtype),
-        state_dtype="float32",
-        quantization="none",
+        state_dtype=config.state_dtype,
+        quantization=config.quantization,
         device="cpu",
         kernels=plan.ops.name,
         vocab_size=spec.real_vocab_size,
@@ -233,6 +265,7 @@ def _info(plan: EnginePlan, load_duration_s: float) -> EngineInfo:
         num_threads=plan.threads.amount,
         runs_ahead=config.async_scheduling,
         eos_token_ids=spec.eos_token_ids,
+        has_grammars=grammars.is_able,
         load_duration_s=load_duration_s,
         plan=plan.lines(),
     )

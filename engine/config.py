@@ -7,6 +7,7 @@ import msgspec
 
 from mambad.engine.cuts import CHUNK_SIZE
 from mambad.engine.errors import ConfigError
+from mambad.engine.models.spec import StateDtype
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,7 +18,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         tokenizer: folder or hub id of the tokenizer when it is not the model's.
         revision, download_dir: for hub ids.
         dtype: auto, float32 or bfloat16: of the weights.
-        mamba_ssm_cache_dtype: auto or float32: of the recurrent state.
+        mamba_ssm_cache_dtype: auto, float32 or bfloat16: of the recurrent state.
+        quantization: none, int8 or int4: of the linear layers.
         device: auto or cpu.
         load_format: auto, or dummy for random weights in the shape of the configuration.
         seed: of the dummy weights.
@@ -28,6 +30,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         block_size: tokens a KV block.
         kv_cache_memory_bytes: slots and blocks together.
         threads: CPU threads of the kernels; None takes what the container allows.
+        enforce_eager: call the kernels one by one instead of capturing the decode step.
         async_scheduling: launch the next step before the last one is committed.
         scheduling_policy: fcfs or priority.
         queue_timeout: seconds until a waiting request is refused; None for ever.
@@ -45,6 +48,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     download_dir: str | None = None
     dtype: str = "auto"
     mamba_ssm_cache_dtype: str = "auto"
+    quantization: str = "none"
     device: str = "auto"
     load_format: str = "auto"
     seed: int = 0
@@ -55,6 +59,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int = 16
     kv_cache_memory_bytes: int | None = None
     threads: int | None = None
+    enforce_eager: bool = False
     async_scheduling: bool = False
     scheduling_policy: str = "fcfs"
     queue_timeout: float | None = 60.0
@@ -81,10 +86,16 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             if value is not None:
                 _check_at_least(name, value, 1)
         _check_choice("dtype", self.dtype, ("auto", "float32", "bfloat16"))
-        _check_choice("mamba_ssm_cache_dtype", self.mamba_ssm_cache_dtype, ("auto", "float32"))
+        _check_choice("mamba_ssm_cache_dtype", self.mamba_ssm_cache_dtype, ("auto", "float32", "bfloat16"))
+        _check_choice("quantization", self.quantization, ("none", "int8", "int4"))
         _check_choice("device", self.device, ("auto", "cpu"))
         _check_choice("load_format", self.load_format, ("auto", "dummy"))
         _check_choice("scheduling_policy", self.scheduling_policy, ("fcfs", "priority"))
+
+    @property
+    def state_dtype(self) -> StateDtype:
+        """What `mamba_ssm_cache_dtype` comes to."""
+        return "bfloat16" if self.mamba_ssm_cache_dtype == "bfloat16" else "float32"
 
 
 def _check_at_least(name: str, value: int, lowest: int) -> None:

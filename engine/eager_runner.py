@@ -1,4 +1,4 @@
-"""Executes batches on the CPU: the same padded buffers that a captured graph would read, run eagerly.
+"""Executes batches on the CPU: the decoder, captured or not, reads padded buffers at fixed addresses.
 
 One worker thread executes the launched steps in order, so a launched step is not a completed one, here as
 on a GPU. `launch` and all other methods are for one calling thread; only `num_completed` and handles may be
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from mambad.engine.batch import Batch, StepResult
 from mambad.engine.block_table import BlockTable, StagedRows
+from mambad.engine.captured_decoder import CapturedDecoder
 from mambad.engine.input_buffers import NUM_SETS, InputBuffers, StepInputs
 from mambad.engine.kv_pool import KVPool
 from mambad.engine.model_inputs import Pools
@@ -88,7 +89,7 @@ class EagerRunner:
     """The `Runner` of the CPU.
 
     Args:
-        decoder: the model.
+        decoder: the model; a captured one works in the same pools.
         states: its state pool.
         kv: its KV pool.
         block_table: rows for the slots of `states`.
@@ -100,7 +101,7 @@ class EagerRunner:
 
     def __init__(
         self,
-        decoder: Decoder,
+        decoder: Decoder | CapturedDecoder,
         states: StatePool,
         kv: KVPool,
         block_table: BlockTable,

@@ -130,6 +130,13 @@ class EngineRank:
         answer = await self._ask(lambda query_id: Inject(query_id, name, times, duration_ms))
         return None if answer is None else bool(answer["is_enabled"])
 
+    def cancel(self, is_meant: Callable[[str], bool]) -> int:
+        """End the requests of which `is_meant` says so by their id; return how many these were."""
+        meant = [stream for request_id, stream in self._streams.items() if is_meant(request_id)]
+        for stream in meant:
+            stream.cancel()
+        return len(meant)
+
     def fail_all(self, reason: str) -> None:
         """End every stream with EngineDeadError."""
         for request_id, stream in list(self._streams.items()):

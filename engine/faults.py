@@ -7,6 +7,7 @@ thread and the engine's thread ask.
 
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,14 +28,15 @@ class FaultInjector:
     """What was ordered and has not happened yet.
 
     Args:
-        num_layers: layers of the model: a slow step takes its time in that many parts.
+        num_parts: a slow step takes its time in that many parts.
+        on_part: called after each: the sign that a slow step is alive.
     """
 
-    def __init__(self, num_layers: int = 1) -> None:
-        self._num_layers = num_layers
+    def __init__(self, num_parts: int = 1, on_part: Callable[[], None] | None = None) -> None:
+        self._num_parts = num_parts
+        self._on_part = on_part or (lambda: None)
         self._ordered = dict.fromkeys(STEP_FAULTS, 0)
         self._slow_ms = 0
-        self._is_slow = False
         self._lock = threading.Lock()
 
     def order(self, name: str, times: int, duration_ms: int = 0) -> None:
@@ -52,15 +54,13 @@ class FaultInjector:
             return is_due
 
     def before_step(self, step_id: int) -> None:
-        """Raise if the step is to fail; remember whether it is to be slow."""
-        self._is_slow = self.take("slow_step")
+        """Raise if the step is to fail; take the time of a slow one."""
+        is_slow = self.take("slow_step")
         if self.take("fail_step"):
             raise InjectedError(f"step {step_id} was made to fail")
-
-    def after_layer(self) -> None:
-        """Take this layer's part of a slow step's time."""
-        if self._is_slow:
-            time.sleep(self._slow_ms / 1000 / self._num_layers)
+        for _ in range(self._num_parts if is_slow else 0):
+            time.sleep(self._slow_ms / 1000 / self._num_parts)
+            self._on_part()
 
     def spoil_logits(self, logits: "Tensor") -> None:
         """Make the first row (R, V) NaN, in place, if ordered."""

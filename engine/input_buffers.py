@@ -54,14 +54,7 @@ class InputBuffers:
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self._sizes = tuple(sizes)
-        self._sets = [
-            DecodeInputs(
-                token_ids=torch.zeros(self._sizes[-1], dtype=torch.int64),
-                positions=torch.zeros(self._sizes[-1], dtype=torch.int32),
-                slots=torch.zeros(self._sizes[-1], dtype=torch.int32),
-            )
-            for _ in range(NUM_SETS)
-        ]
+        self._sets = [_DecodeBuffers(self._sizes) for _ in range(NUM_SETS)]
         self._turn = 0
 
     def fill(self, batch: Batch) -> StepInputs:
@@ -74,19 +67,28 @@ class InputBuffers:
             decode=self._fill_decode(buffers, batch.decodes, batch.min_decode_rows) if has_decode else None,
         )
 
-    def _fill_decode(self, buffers: DecodeInputs, rows: Sequence[DecodeRow], min_rows: int) -> DecodeInputs:
+    def _fill_decode(
+        self, buffers: "_DecodeBuffers", rows: Sequence[DecodeRow], min_rows: int
+    ) -> DecodeInputs:
         num_rows = max(len(rows), min_rows)
         assert num_rows <= self._sizes[-1], f"{num_rows} decode rows, the buffers hold {self._sizes[-1]}"
         size = next(size for size in self._sizes if size >= num_rows)
         padding = [0] * (size - len(rows))
-        _write(buffers.token_ids, [row.token_id for row in rows] + padding)
-        _write(buffers.positions, [row.position for row in rows] + padding)
-        _write(buffers.slots, [row.slot for row in rows] + padding)
-        return DecodeInputs(buffers.token_ids[:size], buffers.positions[:size], buffers.slots[:size])
+        buffers.token_ids[:size] = [row.token_id for row in rows] + padding
+        buffers.positions[:size] = [row.position for row in rows] + padding
+        buffers.slots[:size] = [row.slot for row in rows] + padding
+        return buffers.views[size]
 
 
-def _write(buffer: Tensor, values: list[int]) -> None:
-    buffer.numpy()[: len(values)] = values
+class _DecodeBuffers:
+    """One set: arrays of the largest size, and tensors that are views of them, for every size."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.token_ids = np.zeros(sizes[-1], dtype=np.int64)
+        self.positions = np.zeros(sizes[-1], dtype=np.int32)
+        self.slots = np.zeros(sizes[-1], dtype=np.int32)
+        columns = [torch.from_numpy(array) for array in (self.token_ids, self.positions, self.slots)]
+        self.views = {size: DecodeInputs(*(column[:size] for column in columns)) for size in sizes}
 
 
 def _prefill_inputs(spans: Sequence[PrefillSpan]) -> PrefillInputs:

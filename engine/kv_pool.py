@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mambad.engine.models.spec import ModelSpec
+from mambad.engine.pool_memory import empty_pool
 
 
 class KVPool:
@@ -32,7 +33,7 @@ class KVPool:
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}
         for index, attention in spec.attention_layers().items():
             shape = (num_blocks + 1, block_size, attention.kv_heads, attention.head_dim)
-            keys, values = (torch.empty(shape, dtype=torch.float32, device=device) for _ in range(2))
+            keys, values = (empty_pool(shape, torch.float32, device) for _ in range(2))
             self._layers[index] = (keys, values)
         self._tensors = [tensor for pair in self._layers.values() for tensor in pair]
 

@@ -1,8 +1,8 @@
 """Moves requests between waiting, running, preempted and finished, and with them what they hold.
 
     add → WAITING → start → RUNNING → finish → FINISHED
-                      ↑        ↓ preempt
-                      └── PREEMPTED
+     ↓       ↑        ↑        ↓ preempt
+    COMPILING         └── PREEMPTED
 
 Every way to end goes through `finish`, whatever the request's state; it runs once. A slot and its blocks
 change hands only in `start`, `preempt` and `finish`, and the request's row of the block table is set to
@@ -13,6 +13,7 @@ import logging
 from bisect import insort
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,6 +24,9 @@ from mambad.engine.outputs import RequestOutput, RequestTimes
 from mambad.engine.request import Request, RequestStatus, Submission
 from mambad.engine.runner import Runner
 from mambad.engine.waiting_queue import WaitingQueue
+
+if TYPE_CHECKING:
+    from mambad.engine.grammar import RequestGrammar
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +120,7 @@ class Lifecycle:
         """Return the live request of that key."""
         return self._by_key.get(key)
 
-    def add(self, submission: Submission) -> None:
+    def add(self, submission: Submission, grammar: "RequestGrammar | None" = None) -> None:
         """Put a submission in line; one that can't be served is answered with an error."""
         limits = self._limits
         num_tokens = len(submission.prompt_token_ids)
@@ -131,9 +135,18 @@ class Lifecycle:
             request = Request.from_submission(
                 self._next_key, submission, limits.end_of_message_ids, self._clock()
             )
+            request.grammar = grammar
             self._next_key += 1
             self._by_id[request.request_id] = self._by_key[request.key] = request
-            self.waiting.push(request)
+            if request.waits_for_grammar:
+                request.status = RequestStatus.COMPILING
+            else:
+                self.waiting.push(request)
+
+    def enqueue(self, request: Request) -> None:
+        """Put a request in line whose grammar has been compiled; its place is that of its arrival."""
+        request.status = RequestStatus.WAITING
+        self.waiting.push(request)
 
     def start(self, request: Request, allocation: Allocation) -> bool:
         """Make a waiting request run on what was reserved for it.
@@ -199,7 +212,7 @@ class Lifecycle:
             return
         if request.status is RequestStatus.RUNNING:
             self._leave(request)
-        else:
+        elif request.status is not RequestStatus.COMPILING:
             self.waiting.remove(request)
             self._drop_swapped(request)
         request.status = RequestStatus.FINISHED

@@ -21,6 +21,7 @@ from mambad.engine.models.registry import build_spec, model_rules
 from mambad.engine.models.rules import Rule, match_rules
 from mambad.engine.models.spec import ModelSpec
 from mambad.engine.models.vocabulary import complete_spec, read_json
+from mambad.engine.quantization import HEAD, weight_format
 from mambad.engine.weights import (
     WEIGHT_ROLES,
     CheckpointSource,
@@ -44,8 +45,10 @@ class ModelReport:
         folder: the model folder.
         spec: the model.
         load_format: auto, or dummy for random weights.
-        weight_dtype: dtype of linear weights and embeddings; everything else is float32.
+        weight_dtype: dtype of embeddings and of linear weights that are not quantized; everything else is
+            float32.
         dtype_reason: why that dtype.
+        quantization: none, int8 or int4: what most linear weights become.
         file_names: the weight files; empty for dummy weights.
         checkpoint_dtypes: how many tensors of each dtype the files hold.
         num_parameters: parameters of the model, shared ones once.
@@ -58,6 +61,7 @@ class ModelReport:
     load_format: LoadFormat
     weight_dtype: torch.dtype
     dtype_reason: str
+    quantization: str
     file_names: tuple[str, ...]
     checkpoint_dtypes: Mapping[str, int]
     num_parameters: int
@@ -71,11 +75,12 @@ def load_model(
     ops: Ops,
     dtype: str = "auto",
     load_format: LoadFormat = "auto",
+    quantization: str = "none",
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Decoder:
     """Load a model folder; see `inspect_model` and `load_inspected` for arguments and errors."""
-    report = inspect_model(folder, dtype=dtype, load_format=load_format)
+    report = inspect_model(folder, dtype=dtype, load_format=load_format, quantization=quantization)
     return load_inspected(report, ops=ops, seed=seed, progress=progress)
 
 
@@ -84,6 +89,7 @@ def inspect_model(
     *,
     dtype: str = "auto",
     load_format: LoadFormat = "auto",
+    quantization: str = "none",
     tokenizer_folder: Path | None = None,
 ) -> ModelReport:
     """Verify that a model folder can be served, reading headers but no weights.
@@ -92,6 +98,7 @@ def inspect_model(
         folder: a folder in Hugging Face layout, or an original state-spaces checkpoint.
         dtype: auto, float32 or bfloat16. auto is bfloat16 for a bfloat16 checkpoint, else float32.
         load_format: dummy needs config.json only.
+        quantization: none, int8 or int4.
         tokenizer_folder: where the tokenizer is, if not in the model folder.
 
     Raises:
@@ -111,10 +118,11 @@ def inspect_model(
         load_format=load_format,
         weight_dtype=weight_dtype,
         dtype_reason=reason,
+        quantization=quantization,
         file_names=() if checkpoint is None else checkpoint.file_names,
         checkpoint_dtypes=Counter(header.dtype for header in headers.values()),
         num_parameters=sum(math.prod(rule.shape) for rule in rules if rule.role != "spare"),
-        weight_bytes=_count_weight_bytes(spec, rules, weight_dtype.itemsize),
+        weight_bytes=_count_weight_bytes(spec, rules, weight_dtype.itemsize, quantization),
         notes=_collect_notes(spec, load_format),
     )
 
@@ -134,7 +142,7 @@ def load_inspected(
         ops: the kernels that pack the weights and will run the model.
         seed: of the random weights of load_format dummy.
         progress: called on this thread after each tensor with bytes done, bytes in all, and its name.
-        on_layer: called after every layer of every pass.
+        on_layer: called after every mixer and mlp of every pass.
 
     Raises:
         LoadError: the files have changed or can't be read any more.
@@ -144,7 +152,8 @@ def load_inspected(
     if report.load_format != "dummy":
         checkpoint = open_checkpoint(report.folder)
         source = CheckpointSource(checkpoint, _match(rules, checkpoint))
-    return Decoder(report.spec, Weights(rules, source, report.weight_dtype, progress), ops, on_layer)
+    weights = Weights(rules, source, report.weight_dtype, progress, report.quantization)
+    return Decoder(report.spec, weights, ops, on_layer)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -210,14 +219,24 @@ def _config_dtype(config: Mapping[str, Any]) -> str:
     return str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch.")
 
 
-def _count_weight_bytes(spec: ModelSpec, rules: list[Rule], item_bytes: int) -> int:
-    total = sum(
-        math.prod(rule.shape) * (item_bytes if rule.role in WEIGHT_ROLES else 4)
-        for rule in rules
-        if rule.role != "spare" and rule.target != "head"
-    )
-    # The head is packed for the linear op, beside the embedding's table even where they are tied.
-    return total + spec.real_vocab_size * spec.hidden_size * item_bytes
+def _count_weight_bytes(spec: ModelSpec, rules: list[Rule], item_bytes: int, quantization: str) -> int:
+    """Return the bytes of all tensors; a tied embedding is held beside the head only if that is rounded."""
+    head_shape = (spec.real_vocab_size, spec.hidden_size)
+    total = _linear_bytes(HEAD, head_shape, item_bytes, quantization)
+    is_shared = spec.tied and weight_format(quantization, HEAD) is None
+    for rule in rules:
+        if is_shared and rule.target == "embedding":
+            continue
+        if rule.role == "linear" and rule.target != HEAD:
+            total += _linear_bytes(rule.target, rule.shape, item_bytes, quantization)
+        elif rule.role not in ("spare", "linear"):
+            total += math.prod(rule.shape) * (item_bytes if rule.role in WEIGHT_ROLES else 4)
+    return total
+
+
+def _linear_bytes(layer: str, shape: tuple[int, ...], item_bytes: int, quantization: str) -> int:
+    integers = weight_format(quantization, layer.removesuffix(".weight"))
+    return math.prod(shape) * item_bytes if integers is None else integers.num_bytes(*shape)
 
 
 def _collect_notes(spec: ModelSpec, load_format: LoadFormat) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
-"""What a request's parameters change in its row of logits: penalties, bias, and the mask of min_tokens.
+"""What a request's parameters change in its row of logits: penalties, bias and masks.
 
 Works on one row in host memory, in place, and touches only the ids concerned. It does not draw, and
-temperature and the top-k, top-p and min-p filters are not here. No torch.
+temperature and the top-k, top-p and min-p filters are not here; what masks are is in `token_masks`. No torch.
 """
 
 from collections.abc import Sequence
@@ -10,18 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mambad.engine.batch import SampleSpec
+from mambad.engine.token_masks import has_masks, mask_tokens
 
 LARGEST_LOGIT = float(np.finfo(np.float32).max)
-"""Edited logits stay within ± this: whatever the parameters, none becomes infinite. A masked one is -this."""
+"""Edited logits stay within ± this: whatever the parameters, none becomes infinite."""
 
 
 def needs_edits(spec: SampleSpec) -> bool:
     """Whether `edit_logits` would change anything."""
-    return spec.params.has_penalties or bool(spec.params.logit_bias) or _is_masked(spec)
+    return spec.params.has_penalties or bool(spec.params.logit_bias) or has_masks(spec)
 
 
 def edit_logits(row: NDArray[np.float32], spec: SampleSpec, eos_token_ids: Sequence[int]) -> None:
-    """Apply penalties, then bias, then the min_tokens mask to `row` (V,), finite, in place.
+    """Apply penalties, then bias, then masks to `row` (V,), finite, in place.
 
     Args:
         row: logits of one row.
@@ -34,13 +35,8 @@ def edit_logits(row: NDArray[np.float32], spec: SampleSpec, eos_token_ids: Seque
     if params.logit_bias:
         ids, biases = zip(*params.logit_bias, strict=True)
         _store(row, np.array(ids, dtype=np.int64), row[list(ids)].astype(np.float64) + np.array(biases))
-    if _is_masked(spec):
-        masked = [i for i in (*eos_token_ids, *params.stop_token_ids) if 0 <= i < row.shape[0]]
-        row[masked] = -LARGEST_LOGIT
-
-
-def _is_masked(spec: SampleSpec) -> bool:
-    return spec.num_generated < spec.params.min_tokens
+    if has_masks(spec):
+        mask_tokens(row, spec, eos_token_ids)
 
 
 def _penalise(row: NDArray[np.float32], spec: SampleSpec) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mambad.engine.outputs import TokenLogprobs
-from mambad.engine.ranking import top_ids
+from mambad.kernels.ranking import top_ids
 
 
 def finite_rows(logits: Tensor) -> Tensor:

@@ -31,7 +31,10 @@ class WorkerStart(msgspec.Struct, frozen=True):
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What start-up found and computed. Sizes in bytes, `plan` in lines for people."""
+    """What start-up found and computed. Sizes in bytes, `plan` in lines for people.
+
+    `has_grammars` says whether answers can be constrained: the bytes of the tokens must be known.
+    """
 
     model: str
     family: str
@@ -55,6 +58,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     eos_token_ids: tuple[int, ...]
     load_duration_s: float
     plan: tuple[str, ...]
+    has_grammars: bool = False
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True):

@@ -7,10 +7,12 @@ launching, buffers and threads belong to the runner around it.
 
 from itertools import accumulate
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mambad.engine.batch import TOKEN_OF_LAUNCHED_STEP, Batch, DecodeRow, PrefillSpan, RowResult
+from mambad.engine.captured_decoder import CapturedDecoder
 from mambad.engine.input_buffers import StepInputs
 from mambad.engine.logprobs import finite_rows, token_logprobs
 from mambad.engine.model_inputs import DecodeInputs, Pools
@@ -31,11 +33,11 @@ class ModelRunner:
         sampler: draws from the decoder's logits.
     """
 
-    def __init__(self, decoder: Decoder, pools: Pools, sampler: Sampler) -> None:
+    def __init__(self, decoder: Decoder | CapturedDecoder, pools: Pools, sampler: Sampler) -> None:
         self._decoder = decoder
         self._pools = pools
         self._sampler = sampler
-        self._last_tokens = torch.zeros(pools.block_table.shape[0], dtype=torch.int64)
+        self._last_tokens = np.zeros(pools.block_table.shape[0], dtype=np.int64)
 
     def execute(self, batch: Batch, inputs: StepInputs) -> tuple[RowResult, ...]:
         """Compute a step: prefill, decode, then one draw for every row that wants a token.
@@ -65,9 +67,12 @@ class ModelRunner:
 
     def _with_drawn_tokens(self, inputs: DecodeInputs) -> DecodeInputs:
         """Put drawn tokens in place of TOKEN_OF_LAUNCHED_STEP; the buffers stay as they are."""
-        is_drawn = inputs.token_ids == TOKEN_OF_LAUNCHED_STEP
-        token_ids = torch.where(is_drawn, self._last_tokens[inputs.slots], inputs.token_ids)
-        return DecodeInputs(token_ids, inputs.positions, inputs.slots)
+        token_ids = inputs.token_ids.numpy()
+        is_drawn = token_ids == TOKEN_OF_LAUNCHED_STEP
+        if not is_drawn.any():
+            return inputs
+        token_ids = np.where(is_drawn, self._last_tokens[inputs.slots.numpy()], token_ids)
+        return DecodeInputs(torch.from_numpy(token_ids), inputs.positions, inputs.slots)
 
     def _score(self, span: PrefillSpan, hidden: Tensor) -> "_Scores":
         """Return log-probabilities for the prompt tokens that the span's rows (n, hidden) predict."""
@@ -94,9 +99,10 @@ class ModelRunner:
         if not wanted:
             return drawn
         rows, slots, specs = (list(column) for column in zip(*wanted, strict=True))
-        logits = self._decoder.logits(torch.cat(last_hidden)[rows])
+        hidden = last_hidden[0] if len(last_hidden) == 1 else torch.cat(last_hidden)
+        logits = self._decoder.logits(hidden if len(rows) == len(items) else hidden[rows])
         sampled = self._sampler.sample(logits, specs)
-        self._last_tokens[slots] = torch.tensor([row.token_id for row in sampled])
+        self._last_tokens[slots] = [row.token_id for row in sampled]
         for row, result in zip(rows, sampled, strict=True):
             drawn[row] = result
         return drawn

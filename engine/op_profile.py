@@ -7,21 +7,29 @@ they are small and mostly in cache. It changes nothing about what is computed.
 
 import inspect
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from mambad.kernels.chunks import Chunks
 from mambad.kernels.ops import Ops
+from mambad.kernels.program import Program
 
 PARAMETERS = ("weight", "bias", "A", "D", "dt_bias")
 STATES = ("conv_state", "ssm_state")
-NOT_TIMED = ("name", "reason", "pack_linear")
+ROWS = ("write_slots", "table_rows", "positions", "k")
+"""Arguments of which a program for fewer rows than were recorded looks at the first rows only."""
+NOT_TIMED = ("name", "reason", "record", "pack_linear")
 OPS = tuple(name for name in vars(Ops) if not name.startswith("_") and name not in NOT_TIMED)
+
+
+_Result = TypeVar("_Result")
+_Call = tuple[str, Mapping[str, Any]]
+"""An op's name and its arguments by name."""
 
 
 @dataclass(slots=True)
@@ -50,6 +58,7 @@ class OpProfile:
 
     records: dict[str, OpRecord] = field(default_factory=dict)
     overhead_s: float = 0.0
+    _recorded: list[_Call] | None = None
 
     def reset(self) -> None:
         """Forget everything."""
@@ -69,14 +78,38 @@ class OpProfile:
             result = function(*values, **named)
             end = time.perf_counter()
             arguments = dict(zip(names, values, strict=False)) | named
-            record = self.records.setdefault(_label(name, arguments), OpRecord())
-            record.calls += 1
-            record.seconds += end - start
-            record.num_bytes += moved_bytes(arguments)
-            self.overhead_s += time.perf_counter() - end
+            if self._recorded is not None:
+                self._recorded.append((name, arguments))
+            else:
+                self._count(name, arguments, end - start)
+                self.overhead_s += time.perf_counter() - end
             return result
 
         return watched
+
+    def record(
+        self, ops: Ops, function: Callable[[], _Result], progress_address: int | None
+    ) -> tuple[Program, _Result] | None:
+        """Record as the ops do; the program's calls are watched whenever it runs."""
+        self._recorded = []
+        try:
+            recorded = ops.record(function, progress_address)
+            return recorded and (_WatchedProgram(recorded[0], self._recorded, self), recorded[1])
+        finally:
+            self._recorded = None
+
+    def take_run(self, calls: Sequence[_Call], seconds: Sequence[float], num_rows: int) -> None:
+        """Count the calls of a program that ran for num_rows rows."""
+        start = time.perf_counter()
+        for (name, arguments), taken in zip(calls, seconds, strict=True):
+            self._count(name, _first_rows(arguments, num_rows), taken)
+        self.overhead_s += time.perf_counter() - start
+
+    def _count(self, name: str, arguments: Mapping[str, Any], seconds: float) -> None:
+        record = self.records.setdefault(_label(name, arguments), OpRecord())
+        record.calls += 1
+        record.seconds += seconds
+        record.num_bytes += moved_bytes(arguments)
 
 
 class _WatchedOps:
@@ -84,11 +117,35 @@ class _WatchedOps:
 
     def __init__(self, ops: Ops, profile: OpProfile) -> None:
         self._ops = ops
+        self._profile = profile
         for name in OPS:
             setattr(self, name, profile.watch(name, getattr(ops, name)))
 
+    def record(self, function: Callable[[], _Result], progress_address: int | None = None) -> Any:
+        return self._profile.record(self._ops, function, progress_address)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ops, name)
+
+
+class _WatchedProgram:
+    """A program that tells the profile about each of its calls."""
+
+    def __init__(self, program: Program, calls: list[_Call], profile: OpProfile) -> None:
+        assert program.num_calls == len(calls), "an op is one call"
+        self._program = program
+        self._calls = calls
+        self._profile = profile
+
+    def run(self, num_rows: int) -> None:
+        self._profile.take_run(self._calls, self._program.run_timed(num_rows), num_rows)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._program, name)
+
+
+def _first_rows(arguments: Mapping[str, Any], num_rows: int) -> dict[str, Any]:
+    return {name: value[:num_rows] if name in ROWS else value for name, value in arguments.items()}
 
 
 def moved_bytes(arguments: Mapping[str, Any]) -> int:

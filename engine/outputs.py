@@ -45,6 +45,7 @@ class RequestOutput(msgspec.Struct, frozen=True, array_like=True):
         error: message for the client when finish_reason is `error`.
         error_code: OpenAI-style code for the same.
         times: set on the last output.
+        ends_in_text: although finish_reason is `stop`, the last token is text: nothing may follow it.
     """
 
     request_id: str
@@ -57,6 +58,7 @@ class RequestOutput(msgspec.Struct, frozen=True, array_like=True):
     error: str | None = None
     error_code: str | None = None
     times: RequestTimes | None = None
+    ends_in_text: bool = False
 
 
 class Histogram(msgspec.Struct, frozen=True, array_like=True):

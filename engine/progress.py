@@ -4,6 +4,7 @@ The front end reads it without asking: an engine that has work and stands still 
 silent it is. One process writes, the other reads.
 """
 
+import ctypes
 import mmap
 import os
 import struct
@@ -36,6 +37,11 @@ class ProgressCounter:
     def bump(self) -> None:
         """Count one more. Any thread of the one writing process may call it; a lost count does no harm."""
         _FORMAT.pack_into(self._memory, 0, self.value + 1)
+
+    @property
+    def address(self) -> int:
+        """Where the number lies, for C code of the writing process that counts in it; valid until `close`."""
+        return ctypes.addressof(ctypes.c_uint64.from_buffer(self._memory))
 
     def close(self) -> None:
         """Let go of the memory."""

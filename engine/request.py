@@ -3,12 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from mambad.engine.cuts import find_cuts
 from mambad.engine.runner import SwappedState
 from mambad.engine.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from mambad.engine.grammar import RequestGrammar
 
 
 class Submission(msgspec.Struct, frozen=True):
@@ -30,6 +34,7 @@ class Submission(msgspec.Struct, frozen=True):
 class RequestStatus(Enum):
     """Where a request is in its life."""
 
+    COMPILING = "compiling"
     WAITING = "waiting"
     RUNNING = "running"
     PREEMPTED = "preempted"
@@ -56,6 +61,7 @@ class Request:
         num_kept_tokens: output tokens to count when the front end ended the request at a stop string.
         num_prompt_tokens_counted, num_prompt_logprobs_sent: prompt tokens that were counted and reported;
             when the prompt is computed again they are not counted and reported again.
+        grammar: has taken in exactly the output tokens that are known; stays when the request is preempted.
     """
 
     key: int
@@ -79,6 +85,7 @@ class Request:
     first_token_s: float | None = None
     num_prompt_tokens_counted: int = 0
     num_prompt_logprobs_sent: int = 0
+    grammar: "RequestGrammar | None" = None
 
     @classmethod
     def from_submission(
@@ -111,6 +118,11 @@ class Request:
     def num_generated_tokens(self) -> int:
         """Output tokens known so far."""
         return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def waits_for_grammar(self) -> bool:
+        """Whether its grammar is still being compiled."""
+        return self.grammar is not None and not self.grammar.is_ready
 
     @property
     def is_in_flight(self) -> bool:

@@ -6,6 +6,8 @@ it got here (`mambad.server.convert`); the engine trusts it. No torch.
 
 import msgspec
 
+from mambad.engine.grammar_spec import Grammar
+
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """Sampling and stopping of one choice of one prompt.
@@ -23,10 +25,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         logit_bias: (token id, added to its logit) pairs.
         stop_token_ids: ids that end the request besides the model's own end-of-sequence ids.
         ignore_eos: the model's own end-of-sequence ids do not end the request.
+        allowed_token_ids: ascending ids of which alone one may be drawn; empty allows all.
+        bad_words: token sequences whose last token is masked where it would complete them in the output.
         seed: drawn by the front end when the client gave none.
         prompt_index, choice_index: with seed and position, the key of the random draw.
         num_logprobs: -1 none, 0 the chosen token only, k the k most likely as well.
         num_prompt_logprobs: the same for the tokens of the prompt.
+        grammar: what the text must look like; None lets it be anything.
         has_stop_strings: the front end looks for stop strings, so the engine does not run this request ahead.
     """
 
@@ -42,17 +47,25 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     logit_bias: tuple[tuple[int, float], ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    allowed_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
     seed: int = 0
     prompt_index: int = 0
     choice_index: int = 0
     num_logprobs: int = -1
     num_prompt_logprobs: int = -1
+    grammar: Grammar | None = None
     has_stop_strings: bool = False
 
     @property
     def has_penalties(self) -> bool:
-        """Whether the next draw depends on the tokens so far."""
+        """Whether tokens so far change logits."""
         return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether the next draw depends on the tokens so far."""
+        return self.has_penalties or any(len(word) > 1 for word in self.bad_words)
 
     @property
     def is_greedy(self) -> bool:

@@ -11,7 +11,9 @@ from collections.abc import Callable
 from mambad.engine.batch import Batch, PrefillSpan, RowResult, StepResult
 from mambad.engine.batch_builder import BatchBuilder
 from mambad.engine.cache_manager import CacheManager
+from mambad.engine.constraints import Constraints
 from mambad.engine.counters import Counters
+from mambad.engine.grammar_compiler import GrammarCompiler
 from mambad.engine.lifecycle import Lifecycle, SchedulerLimits
 from mambad.engine.outputs import RequestOutput, TokenLogprobs
 from mambad.engine.request import Request, RequestStatus, Submission
@@ -26,6 +28,7 @@ class Scheduler:
         limits: what to keep to.
         counters: the scheduler counts tokens here.
         clock: seconds, monotonic.
+        grammars: compiles what answers must look like; without it, requests that want it are refused.
     """
 
     def __init__(
@@ -35,8 +38,10 @@ class Scheduler:
         limits: SchedulerLimits,
         counters: Counters,
         clock: Callable[[], float],
+        grammars: GrammarCompiler | None = None,
     ) -> None:
         self.requests = requests
+        self._constraints = Constraints(requests, limits.eos_token_ids, grammars)
         self._cache = cache
         self.limits = limits
         self._counters = counters
@@ -51,7 +56,7 @@ class Scheduler:
 
     def add(self, submission: Submission) -> None:
         """Put a submission in line."""
-        self.requests.add(submission)
+        self._constraints.add(submission)
 
     def abort(self, request_id: str, reason: str) -> None:
         """End a request that nobody waits for any more; one that has ended already is no error."""
@@ -80,6 +85,7 @@ class Scheduler:
         """Return the next step, or None when nothing can be computed now; see Batch.min_decode_rows."""
         self.requests.settle()
         self._expire()
+        self._constraints.settle()
         self._preempt_yielding()
         self._yield_to_urgent()
         builder = BatchBuilder(self._last_step + 1, self.limits.max_num_batched_tokens)
@@ -147,7 +153,8 @@ class Scheduler:
         params = request.params
         num_generated = request.num_tokens - request.num_prompt_tokens
         is_at_limit = num_generated >= params.max_tokens or request.num_tokens >= self.limits.max_model_len
-        return not (is_at_limit or params.has_stop_strings or params.has_penalties)
+        waits_for_token = params.has_stop_strings or params.reads_tokens or request.grammar is not None
+        return not (is_at_limit or waits_for_token)
 
     def _admit_waiting(self, builder: BatchBuilder) -> None:
         while len(self.requests.running) < self.limits.max_num_seqs:
@@ -232,13 +239,19 @@ class Scheduler:
             return
         if row.token_id is not None:
             request.num_pending_samples -= 1
+            if request.grammar is not None and not self._constraints.follow(request, row.token_id, output):
+                return
             request.token_ids.append(row.token_id)
             self._counters.generation_tokens += not request.params.has_stop_strings
             if request.first_token_s is None:
                 request.first_token_s = self._clock()
             logprobs = () if row.logprobs is None else (row.logprobs,)
             output = RequestOutput(
-                request.request_id, (row.token_id,), logprobs, prompt_logprobs=output.prompt_logprobs
+                request.request_id,
+                (row.token_id,),
+                logprobs,
+                prompt_logprobs=output.prompt_logprobs,
+                ends_in_text=self._constraints.is_completed_by(request, row.token_id),
             )
         reason, stop_token_id = self._end_after(request, row.token_id)
         if reason is not None:
@@ -252,10 +265,13 @@ class Scheduler:
         if token_id is None:
             is_scored = params.max_tokens == 0 and request.num_computed_tokens >= request.num_prompt_tokens
             return ("length" if is_scored else None), None
-        if token_id in self.limits.eos_token_ids and not params.ignore_eos:
+        is_end_meant = not params.ignore_eos or request.grammar is not None
+        if token_id in self.limits.eos_token_ids and is_end_meant:
             return "stop", None
         if token_id in params.stop_token_ids:
             return "stop", token_id
+        if self._constraints.is_completed_by(request, token_id):
+            return "stop", None
         is_long = request.num_generated_tokens >= params.max_tokens
         if is_long or len(request.token_ids) >= self.limits.max_model_len:
             return "length", None

@@ -7,13 +7,14 @@ from torch import Tensor
 from mambad.engine.batch import SampleSpec
 from mambad.engine.faults import FaultInjector
 from mambad.engine.sampler import SampledRow, Sampler
+from mambad.kernels.ops import Ops
 
 
 class SpoilingSampler(Sampler):
     """Draws as `Sampler` does, from logits that the injector may have spoiled."""
 
-    def __init__(self, eos_token_ids: Sequence[int], faults: FaultInjector) -> None:
-        super().__init__(eos_token_ids)
+    def __init__(self, eos_token_ids: Sequence[int], ops: Ops, faults: FaultInjector) -> None:
+        super().__init__(eos_token_ids, ops)
         self._faults = faults
 
     def sample(self, logits: Tensor, specs: Sequence[SampleSpec]) -> list[SampledRow]:

@@ -12,14 +12,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mambad.engine.models.spec import ModelSpec
+from mambad.engine.models.spec import ModelSpec, StateSpec
+from mambad.engine.pool_memory import empty_pool
 
 
 class StatePool:
     """States of `num_slots` slots and the null slot in all layers, S = num_slots + 1.
 
-    Layers that keep a state of one name and shape share one tensor (L, S, *shape) float32. A slot's copies
-    and checksums cover all layers. No method may touch a slot that a launched step still uses.
+    Layers that keep the same kind of state share one tensor (L, S, *shape) of its dtype. A slot's copies and
+    checksums cover all layers. No method may touch a slot that a launched step still uses.
 
     Args:
         spec: the model; its layers say what is kept.
@@ -29,17 +30,18 @@ class StatePool:
 
     def __init__(self, spec: ModelSpec, num_slots: int, device: torch.device) -> None:
         self.num_slots = num_slots
-        layers_of: dict[tuple[str, tuple[int, ...]], list[int]] = {}
+        layers_of: dict[StateSpec, list[int]] = {}
         for index, layer in enumerate(spec.layers):
             for state in layer.mixer.state_specs():
-                layers_of.setdefault((state.name, state.shape), []).append(index)
+                layers_of.setdefault(state, []).append(index)
         self._tensors: list[Tensor] = []
         self._layers: dict[tuple[int, str], Tensor] = {}
-        for (name, shape), indices in layers_of.items():
-            tensor = torch.empty((len(indices), num_slots + 1, *shape), dtype=torch.float32, device=device)
+        for state, indices in layers_of.items():
+            shape = (len(indices), num_slots + 1, *state.shape)
+            tensor = empty_pool(shape, getattr(torch, state.dtype), device)
             self._tensors.append(tensor)
             for place, index in enumerate(indices):
-                self._layers[index, name] = tensor[place]
+                self._layers[index, state.name] = tensor[place]
 
     @property
     def num_bytes(self) -> int:
@@ -47,7 +49,7 @@ class StatePool:
         return sum(tensor.nbytes for tensor in self._tensors)
 
     def layer(self, layer_index: int, name: str) -> Tensor:
-        """Return the view (S, *shape) float32 of one layer's states. Raises: KeyError if it keeps none."""
+        """Return the view (S, *shape) of one layer's states. Raises: KeyError if it keeps none."""
         return self._layers[layer_index, name]
 
     def copy(self, source: int, target: int) -> None:
@@ -83,7 +85,7 @@ class StatePool:
         """Return a digest of the bytes of a slot's states, slot 0 allowed."""
         digest = hashlib.blake2b(digest_size=16)
         for tensor in self._tensors:
-            digest.update(tensor[:, slot].contiguous().cpu().numpy().data)
+            digest.update(tensor[:, slot].contiguous().cpu().view(torch.uint8).numpy().data)
         return digest.digest()
 
     def _check(self, slot: int) -> None:

@@ -77,6 +77,14 @@ class RequestStream:
             self._is_closed = True
             self._on_finish_early(num_kept_tokens)
 
+    def cancel(self) -> None:
+        """End the request from this side: its reader gets the reason `cancelled`. No more comes after it."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._on_abort("cancelled")
+            self._pending.append(RequestOutput(self.request_id, finish_reason="cancelled"))
+            self._arrived.set()
+
     def deliver(self, output: RequestOutput) -> None:
         """Take in what a step gave. Called by `AsyncEngine` only."""
         self._pending.append(output)
@@ -104,4 +112,5 @@ def _merge(outputs: list[RequestOutput]) -> RequestOutput:
         error=last.error,
         error_code=last.error_code,
         times=last.times,
+        ends_in_text=last.ends_in_text,
     )

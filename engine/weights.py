@@ -15,7 +15,9 @@ from torch import Tensor
 
 from mambad.engine.checkpoint import Checkpoint
 from mambad.engine.models.rules import Role, Rule
+from mambad.engine.quantization import weight_format
 from mambad.kernels.ops import Ops, PackedLinear
+from mambad.kernels.quantization import WeightFormat
 
 Progress: TypeAlias = Callable[[int, int, str], None]
 """Called with bytes done, bytes in all, and what was just loaded."""
@@ -86,12 +88,18 @@ class Weights:
     """What layers take their tensors from."""
 
     def __init__(
-        self, rules: Iterable[Rule], source: TensorSource, dtype: torch.dtype, progress: Progress | None
+        self,
+        rules: Iterable[Rule],
+        source: TensorSource,
+        dtype: torch.dtype,
+        progress: Progress | None,
+        quantization: str = "none",
     ) -> None:
         self._rules = {rule.target: rule for rule in rules if rule.role != "spare"}
         self._source = source
         self._dtype = dtype
         self._progress = progress
+        self._quantization = quantization
         self._total_bytes = sum(source.num_bytes(rule) for rule in self._rules.values())
         self._done_bytes = 0
 
@@ -110,7 +118,16 @@ class Weights:
 
     def pack(self, target: str, ops: Ops) -> PackedLinear:
         """Take and pack a linear layer's weight and, if it has one, its bias."""
-        return ops.pack_linear(self.take(f"{target}.weight"), self.take_optional(f"{target}.bias"))
+        weight, bias = self.take(f"{target}.weight"), self.take_optional(f"{target}.bias")
+        return self.pack_tensors(target, weight, bias, ops)
+
+    def pack_tensors(self, layer: str, weight: Tensor, bias: Tensor | None, ops: Ops) -> PackedLinear:
+        """Pack tensors that were taken before, as `layer`, whose name decides about quantization."""
+        return ops.pack_linear(weight, bias, self.format_of(layer))
+
+    def format_of(self, layer: str) -> WeightFormat | None:
+        """Return how a layer's weights are quantized; None: they are kept as they are."""
+        return weight_format(self._quantization, layer)
 
     def left(self) -> tuple[str, ...]:
         """Return the targets that nobody has taken."""

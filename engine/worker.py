@@ -230,7 +230,7 @@ def _watch_parent() -> None:
 def _serve(start: WorkerStart, socket: "zmq.Socket[bytes]") -> int:
     counter = ProgressCounter(Path(start.progress_path))
     try:
-        engine, info = build_engine(start.config, ProgressReporter(socket, counter), counter.bump)
+        engine, info = build_engine(start.config, ProgressReporter(socket, counter), counter)
     except (ConfigError, LoadError) as error:
         kind = "config" if isinstance(error, ConfigError) else "load"
         socket.send(encode(Fatal(kind, str(error))))

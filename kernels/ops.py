@@ -7,9 +7,12 @@ Common to all ops
 - Sizes: T tokens on a flat axis, B decode rows, C chunks, S slots including slot 0, D channels, E inner
   channels, N state size, K conv width, H heads, P head size, G groups, I mlp size, NB blocks including
   block 0, M columns of the block table.
-- float32 throughout (weights of `pack_linear` may be bfloat16; they are converted exactly); indices int32,
+- float32 throughout (weights of `pack_linear` may be bfloat16: see `linear`); indices int32,
   offsets computed in 64 bits. Activations may have any stride in their first dimension; the dimensions
   after it are packed. States, caches, tables and weights are contiguous. Outputs are new and contiguous.
+- An ssm state may be bfloat16: it is widened where it is read and rounded to nearest, ties to even, where it
+  is written, after a chunk or an update's row; outputs come from the numbers before rounding. (Where the
+  processor has an instruction for it, numbers below the smallest normal one are rounded to 0.)
 - A row's result, or a chunk's result and final state, is a function of that row or chunk and of the state
   it starts from, BIT FOR BIT: not of its neighbours, its position, their number, nor the thread count.
 - States and caches are changed in place; no input aliases another one, except that a call may read and
@@ -22,12 +25,18 @@ Common to all ops
 
 import logging
 import os
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mambad.kernels.chunks import Chunks
+from mambad.kernels.draws import DrawParams
+from mambad.kernels.program import Program
+from mambad.kernels.quantization import WeightFormat
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +60,9 @@ class PackedLinear(Protocol):
         """Memory that the packed weight and bias take, in bytes."""
 
 
+_Result = TypeVar("_Result")
+
+
 class Ops(Protocol):
     """One implementation of all operations; the module docstring holds what is common to them."""
 
@@ -62,14 +74,73 @@ class Ops(Protocol):
     def reason(self) -> str:
         """Why this implementation was chosen, for the log."""
 
-    def pack_linear(self, weight: Tensor, bias: Tensor | None) -> PackedLinear:
-        """Lay out weight (N, K) float32 or bfloat16 and bias (N,) or None for `linear`; both are copied."""
+    def record(
+        self, function: Callable[[], _Result], progress_address: int | None = None
+    ) -> tuple[Program, _Result] | None:
+        """Call `function` once, noting the ops that it calls instead of computing them.
+
+        It may call ops that take a token a row (all but the prefill ops and scans) and take views of their
+        outputs; anything else that computes raises RuntimeError. All inputs must stay where they are for as
+        long as the program is run; outputs that nobody holds give their memory to later ones.
+
+        Args:
+            function: called with no arguments, at the largest number of rows.
+            progress_address: of a 64-bit number in which the program counts the calls that it has made.
+
+        Returns:
+            The program and the function's result, or None if this implementation can't record.
+        """
+
+    def pack_linear(
+        self, weight: Tensor, bias: Tensor | None, weight_format: WeightFormat | None = None
+    ) -> PackedLinear:
+        """Lay out weight (N, K) float32 or bfloat16 and bias (N,) or None for `linear`; both are copied.
+
+        With a weight_format the weight becomes integers with scales (`mambad.kernels.quantization`), and
+        `linear` rounds each row of x to 8 bits with a scale for each group of inputs: max |x| / 127 of the
+        group, integers to nearest even; a group below 2^-100 counts as 0. Products of integers are exact, and
+        those of the groups are added in order of k. A row with NaN or an infinity gives NaN only.
+        """
 
     def linear(self, x: Tensor, packed: PackedLinear) -> Tensor:
-        """Return x @ weight^T + bias: x (T, K) -> (T, N). `packed` comes from the same implementation."""
+        """Return x @ weight^T + bias: x (T, K) -> (T, N). `packed` comes from the same implementation.
+
+        Sums are float32. With bfloat16 weights an implementation may round x to bfloat16 (to nearest, ties to
+        even) and take denormals as 0: where the processor multiplies bfloat16, that is what it multiplies.
+        """
+
+    def embed(self, table: Tensor | PackedLinear, token_ids: Tensor, multiplier: float) -> Tensor:
+        """Return table[token_ids] * multiplier, an embedding.
+
+        table (V, D) float32 or bfloat16, which is widened, or a `PackedLinear` of such weights, which come
+        out exactly as they were packed: a head and the embedding it is tied to need not be held twice.
+        token_ids (T,) int64 -> (T, D).
+
+        Raises:
+            ValueError, IndexError: an id is not a row of the table.
+        """
+
+    def divide(self, x: Tensor, divisor: float) -> None:
+        """Divide x (T, D) by the divisor, in place."""
+
+    def draw(self, logits: Tensor, params: DrawParams) -> NDArray[np.int64]:
+        """Draw a token from each row of logits (R, V), contiguous -> (R,), or -1 if a logit is not finite.
+
+        Probabilities are those of softmax(logits / temperature). Of the kept tokens, the one is drawn where
+        their running sum first exceeds the row's uniform number times their mass: in the order of ids, or,
+        where top_k or top_p is less than all, from the most likely one on, ties by id.
+        """
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """Return x * rsqrt(mean(x^2) + eps) * weight, the mean taken over a row: x (T, D), weight (D,)."""
+
+    def add_rms_norm(
+        self, residual: Tensor, update: Tensor, multiplier: float, weight: Tensor, eps: float
+    ) -> Tensor:
+        """Add update * multiplier to residual, in place, and return the sum's `rms_norm`.
+
+        Product and sum are rounded one after the other. residual, update (T, D), weight (D,) -> (T, D).
+        """
 
     def gated_rms_norm(self, y: Tensor, z: Tensor, weight: Tensor, eps: float, num_groups: int) -> Tensor:
         """Gate, then normalise, as Mamba-2 does (arXiv:2405.21060, section 7).
@@ -139,7 +210,7 @@ class Ops(Protocol):
             D: (E,).
             z: (T, E).
             dt_bias: (E,).
-            ssm_state: (S, N, E) — changed in place.
+            ssm_state: (S, N, E) float32 or bfloat16 — changed in place.
             chunks: where the chunks lie.
 
         Returns:
@@ -190,7 +261,7 @@ class Ops(Protocol):
             D: (H,).
             dt_bias: (H,).
             dt_limit: lowest and highest step; (0.0, inf) does nothing.
-            ssm_state: (S, H, P, N) — changed in place.
+            ssm_state: (S, H, P, N) float32 or bfloat16 — changed in place.
             chunks: where the chunks lie.
 
         Returns:

@@ -17,7 +17,7 @@ from mambad.server.errors import ApiError, error_response
 from mambad.server.settings import AppSettings
 
 PROBE_PATHS = frozenset(("/live", "/ready", "/health", "/ping"))
-OPEN_PATHS = PROBE_PATHS | {"/version", "/docs", "/openapi.json"}
+OPEN_PATHS = PROBE_PATHS | {"/version", "/load", "/docs", "/openapi.json"}
 METRICS_PATH = "/metrics"
 UNAUTHORIZED = {"www-authenticate": "Bearer"}
 

@@ -24,7 +24,9 @@ class TextOptions:
         skip_special_tokens: whether generated special tokens show no text.
         min_tokens: stop strings within the first so many tokens don't count.
         echo: whether the prompt comes first.
+        visible_ids: special tokens that show their text all the same.
         num_logprobs: -1 none, else as in SamplingParams; prompt tokens have them too under `echo`.
+        num_prompt_logprobs: the same for a list of their own; -1 none.
     """
 
     stops: tuple[str, ...] = ()
@@ -32,7 +34,9 @@ class TextOptions:
     skip_special_tokens: bool = True
     min_tokens: int = 0
     echo: bool = False
+    visible_ids: frozenset[int] = frozenset()
     num_logprobs: int = -1
+    num_prompt_logprobs: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,8 @@ class Delta:
         aligned: tokens whose text is shown, if log-probabilities were asked for.
         finish_reason: `stop` or `length` in the last delta, else None.
         stop_reason: the stop string, or the id of the request's stop token.
+        prompt_logprobs: of the prompt's next tokens, if a list of them was asked for.
+        ends: for each of `token_ids`, characters of the choice's text up to its own last one.
     """
 
     text: str = ""
@@ -83,6 +89,8 @@ class Delta:
     aligned: Sequence[AlignedToken] = ()
     finish_reason: str | None = None
     stop_reason: str | int | None = None
+    prompt_logprobs: Sequence[TokenLogprobs] = ()
+    ends: Sequence[int] = ()
 
 
 @dataclass(slots=True)
@@ -102,6 +110,7 @@ class _Turn:
 
     shown: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
 
 
 class ChoiceText:
@@ -119,7 +128,9 @@ class ChoiceText:
         self._prompt = prompt
         self._num_prompt_done = 0 if options.echo else len(prompt.token_ids)
         self._detokenizer = make_detokenizer(text, () if options.echo else prompt.token_ids)
-        self._hidden_ids = text.special_ids if options.skip_special_tokens else frozenset()
+        self._hidden_ids = (
+            text.special_ids - options.visible_ids if options.skip_special_tokens else frozenset()
+        )
         self._matcher = StopMatcher(options.stops, options.is_stop_included)
         self._pending: deque[_Pending] = deque()
         self._num_chars = 0  # of all pieces, stop strings included
@@ -146,7 +157,9 @@ class ChoiceText:
                 turn.shown += self._matcher.flush(), self._detokenizer.flush()
         text = "".join(turn.shown)
         self._num_shown_chars += len(text)
-        return Delta(text, turn.token_ids, self._take_aligned(), finish_reason, stop_reason)
+        scores = output.prompt_logprobs if self._options.num_prompt_logprobs >= 0 else ()
+        aligned = self._take_aligned()
+        return Delta(text, turn.token_ids, aligned, finish_reason, stop_reason, scores, turn.ends)
 
     def _feed_prompt(self, output: RequestOutput, turn: _Turn) -> None:
         """Echo the prompt: all at once, or as far as its log-probabilities have come."""
@@ -160,6 +173,9 @@ class ChoiceText:
             self._num_prompt_done = len(token_ids)
             return
         for index, logprobs in enumerate(output.prompt_logprobs, start):
+            if len(logprobs.top) > self._options.num_logprobs:  # a list of their own may be longer
+                top = logprobs.top[: self._options.num_logprobs]
+                logprobs = TokenLogprobs(logprobs.token_id, logprobs.logprob, top)
             turn.shown.append(self._piece(token_ids[index], index < num_hidden, logprobs))
         self._num_prompt_done += len(output.prompt_logprobs)
 
@@ -167,12 +183,13 @@ class ChoiceText:
         """Take generated tokens until one completes a stop string."""
         options, last = self._options, len(output.token_ids) - 1
         for index, token_id in enumerate(output.token_ids):
-            is_stop_token = output.finish_reason == "stop" and index == last
+            is_stop_token = output.finish_reason == "stop" and index == last and not output.ends_in_text
             is_hidden = token_id in self._hidden_ids or (is_stop_token and not options.is_stop_included)
             logprobs = output.logprobs[index] if options.num_logprobs >= 0 else None
             piece = self._piece(token_id, is_hidden, logprobs)
             self.num_tokens += 1
             turn.token_ids.append(token_id)
+            turn.ends.append(self._num_chars)
             turn.shown.append(self._matcher.push(piece) if self.num_tokens > options.min_tokens else piece)
             if self.matched_stop is not None:
                 return

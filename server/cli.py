@@ -16,8 +16,10 @@ COMMANDS = {
     "serve": "serve a model (the default command)",
     "check": "say what a model needs and whether it can be served; loads no weights",
     "complete": "stream a completion from a running server",
+    "chat": "talk to the model of a running server",
     "bench": "measure a running server (bench serve) or the engine alone (bench offline)",
     "version": "print versions, device and kernels",
+    "collect-env": "print what a bug report should say of this machine",
 }
 
 
@@ -33,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # A first word that is no command is the model, or a flag, of `serve`.
     command = words.pop(0) if words[0] in COMMANDS else "serve"
     try:
-        code: int = importlib.import_module(f"mambad.server.cli_{command}").run(words)
+        code: int = importlib.import_module(f"mambad.server.cli_{command.replace('-', '_')}").run(words)
     except (ConfigError, LoadError) as error:
         print(f"mambad: error: {error}", file=sys.stderr)
         logging.getLogger(__name__).debug("where it happened", exc_info=True)
@@ -45,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _overview() -> str:
     lines = ["usage: mambad [COMMAND] ...", "", "commands:"]
-    lines += [f"  {name:<10} {text}" for name, text in COMMANDS.items()]
+    lines += [f"  {name:<12} {text}" for name, text in COMMANDS.items()]
     lines += [
         "",
         "`mambad COMMAND --help` lists its flags. `mambad MODEL` is short for `mambad serve MODEL`.",

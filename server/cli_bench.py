@@ -26,7 +26,7 @@ from mambad.server.bench_offline import measure_engine
 from mambad.server.bench_offline_report import OfflineRun, OfflineSizes, offline_table, profile_table
 from mambad.server.bench_report import Summary, error_lines, serve_table, summarise
 from mambad.server.cli import COMMANDS
-from mambad.server.cli_complete import ClientError, api_root, first_model, read_api_key
+from mambad.server.cli_client import ClientError, api_root, first_model, read_api_key
 from mambad.server.cli_parser import parse_settings
 from mambad.server.config import FLAGS, MEMORY, MODEL
 from mambad.server.config_parts import engine_config

@@ -15,7 +15,8 @@ from tqdm import tqdm
 from mambad.engine.async_engine import AsyncEngine
 from mambad.server.config import ServerConfig
 from mambad.server.config_sources import LoadedConfig
-from mambad.server.settings import AppSettings
+from mambad.server.generation_config import describe
+from mambad.server.settings import AppSettings, SamplingDefaults
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +31,13 @@ def log_configuration(loaded: LoadedConfig) -> None:
         logger.warning(warning)
     logger.info("settings: %s", loaded.describe(only_changed=True) or "all at their defaults")
     logger.debug("all settings: %s", loaded.describe(only_changed=False))
+
+
+def log_sampling_defaults(defaults: SamplingDefaults) -> None:
+    """Say what requests get that name no temperature and so on, if it is not what the API documents."""
+    changed = describe(defaults)
+    if changed:
+        logger.info("sampling defaults (see --generation-config): %s", changed)
 
 
 def warn_if_open(settings: AppSettings, url: str) -> None:
@@ -81,7 +89,9 @@ def first_command(url: str, config: ServerConfig, settings: AppSettings) -> str:
     words = ["curl", "-N"]
     if config.uds is not None:
         words += ["--unix-socket", config.uds]
-        url = "http://localhost"
+        url = "http://localhost" if config.ssl_certfile is None else "https://localhost"
+    if config.ssl_certfile is not None:
+        words += ["--cacert", config.ssl_certfile]
     body = {"model": settings.model_name, "prompt": "Now is the winter", "max_tokens": 64, "stream": True}
     words += [f"{url}/v1/completions", "-H", "Content-Type: application/json"]
     command = shlex.join(words)

@@ -9,9 +9,10 @@ from itertools import groupby
 from typing import Any, NoReturn
 
 from mambad.engine.errors import ConfigError
-from mambad.server.config_sources import Arguments, nearest
+from mambad.server.config_sources import DROPPED, Arguments, nearest
 from mambad.server.flag import Flag
 from mambad.server.flag_kinds import SIZE, TOKENS, size_text
+from mambad.server.vllm_flags import drop_meaningless
 
 SHORT_OPTIONS = {"data_parallel_size": ("-dp",)}
 
@@ -56,7 +57,8 @@ def parse_settings(
         parent: flags that are no settings; their values come back beside the settings', already converted.
 
     Returns:
-        what was given, by setting, and the path of the YAML file or None.
+        what was given, by setting, and the path of the YAML file or None. Flags of vLLM that mean nothing
+        here stand under DROPPED.
 
     Raises:
         ConfigError: wrong usage.
@@ -74,7 +76,10 @@ def parse_settings(
         group = parser.add_argument_group(section)
         for flag in members:
             _add(group, flag)
-    found = vars(parser.parse_strictly(words))
+    kept, dropped = drop_meaningless(words)
+    found = vars(parser.parse_strictly(kept))
+    if dropped:
+        found[DROPPED] = dropped
     file = found.pop("config")
     model = found.pop("positional_model")
     if model is not None and found.setdefault("model", model) != model:

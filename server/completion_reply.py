@@ -7,42 +7,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mambad.engine.outputs import TokenLogprobs
 from mambad.server.choice import AlignedToken, Delta
 from mambad.server.completion_run import Usage
 from mambad.server.convert import CompletionPlan
-from mambad.server.logprobs import completion_logprobs
+from mambad.server.logprobs import completion_logprobs, prompt_logprobs
+from mambad.server.reply import ReplyHead, cache_object, start_of, usage_object
 from mambad.server.tokenizer import TextTokenizer
 
-MISS_REASON = "disabled"  # there is no prefix cache
-
-
-@dataclass(frozen=True, slots=True)
-class ReplyHead:
-    """What is the same in every chunk of an answer."""
-
-    id: str
-    created: int
-    model: str
-    fingerprint: str
+KIND = "text_completion"
 
 
 class CompletionReply:
-    """Builds one answer."""
+    """Builds one answer; see `Reply`."""
 
     def __init__(self, plan: CompletionPlan, head: ReplyHead, text: TextTokenizer) -> None:
         self._plan = plan
         self._head = head
         self._text = text
         self._started: set[int] = set()
+        self._choices = [WholeChoice() for _ in range(len(plan.prompts) * plan.num_choices)]
         self._wants_logprobs = plan.text_options.num_logprobs >= 0
 
-    def says_something(self, delta: Delta) -> bool:
-        """Whether a delta needs a chunk: a token may add nothing that can be shown yet."""
+    def chunks(self, index: int, delta: Delta, usage: Usage, is_last: bool) -> list[dict[str, Any]]:
+        """See Reply. A token may add nothing that can be shown yet."""
         has_ids = self._plan.return_token_ids and delta.token_ids
-        return bool(delta.text or delta.aligned or has_ids or delta.finish_reason is not None)
-
-    def chunk(self, index: int, delta: Delta, usage: Usage, is_last: bool) -> dict[str, Any]:
-        """Return the chunk of one delta; `is_last` if no chunk follows it."""
+        if not (delta.text or delta.aligned or has_ids or delta.finish_reason is not None):
+            return []
         choice: dict[str, Any] = {
             "index": index,
             "text": delta.text,
@@ -52,23 +43,28 @@ class CompletionReply:
         if delta.finish_reason is not None:
             choice["stop_reason"] = delta.stop_reason
         self._add_token_ids(choice, index, delta.token_ids)
-        chunk = self._start(has_fingerprint=is_last, choices=[choice])
+        chunk = start_of(self._head, KIND, has_fingerprint=is_last, choices=[choice])
         if self._plan.continuous_usage:
             chunk["usage"] = usage_object(usage)
         elif self._plan.include_usage:
             chunk["usage"] = None
-        return self._end(chunk, usage) if is_last else chunk
+        if is_last:
+            chunk["mambad"] = cache_object(usage)
+        return [chunk]
 
     def usage_chunk(self, usage: Usage) -> dict[str, Any]:
-        """Return the last chunk of a stream whose client asked for usage."""
-        chunk = self._start(has_fingerprint=True, choices=[])
-        chunk["usage"] = usage_object(usage)
-        return self._end(chunk, usage)
+        """See Reply."""
+        chunk = start_of(self._head, KIND, has_fingerprint=True, choices=[])
+        return chunk | {"usage": usage_object(usage), "mambad": cache_object(usage)}
 
-    def body(self, choices: Sequence["WholeChoice"], usage: Usage) -> dict[str, Any]:
-        """Return a whole answer."""
+    def add(self, index: int, delta: Delta) -> None:
+        """See Reply."""
+        self._choices[index].add(delta)
+
+    def body(self, usage: Usage) -> dict[str, Any]:
+        """See Reply."""
         objects = []
-        for index, whole in enumerate(choices):
+        for index, whole in enumerate(self._choices):
             choice: dict[str, Any] = {
                 "index": index,
                 "text": "".join(whole.texts),
@@ -76,30 +72,13 @@ class CompletionReply:
                 "logprobs": self._logprobs(whole.aligned),
                 "stop_reason": whole.stop_reason,
             }
+            num_scores = self._plan.text_options.num_prompt_logprobs
+            if num_scores >= 0:
+                choice["prompt_logprobs"] = prompt_logprobs(whole.prompt_logprobs, num_scores, self._text)
             self._add_token_ids(choice, index, whole.token_ids)
             objects.append(choice)
-        body = self._start(has_fingerprint=True, choices=objects)
-        body["usage"] = usage_object(usage)
-        return self._end(body, usage)
-
-    def _start(self, has_fingerprint: bool, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        head = self._head
-        start: dict[str, Any] = {
-            "id": head.id,
-            "object": "text_completion",
-            "created": head.created,
-            "model": head.model,
-        }
-        if has_fingerprint:
-            start["system_fingerprint"] = head.fingerprint
-        start["choices"] = choices
-        return start
-
-    def _end(self, answer: dict[str, Any], usage: Usage) -> dict[str, Any]:
-        num_missed = usage.num_prompt_tokens - usage.num_cached_tokens
-        cache = {"cached_tokens": usage.num_cached_tokens, "missed_tokens": {MISS_REASON: num_missed}}
-        answer["mambad"] = {"cache": cache}
-        return answer
+        body = start_of(self._head, KIND, has_fingerprint=True, choices=objects)
+        return body | {"usage": usage_object(usage), "mambad": cache_object(usage)}
 
     def _logprobs(self, aligned: Sequence[AlignedToken]) -> dict[str, Any] | None:
         if not self._wants_logprobs:
@@ -123,6 +102,7 @@ class WholeChoice:
     texts: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     aligned: list[AlignedToken] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish_reason: str | None = None
     stop_reason: str | int | None = None
 
@@ -131,14 +111,5 @@ class WholeChoice:
         self.texts.append(delta.text)
         self.token_ids += delta.token_ids
         self.aligned += delta.aligned
+        self.prompt_logprobs += delta.prompt_logprobs
         self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
-
-
-def usage_object(usage: Usage) -> dict[str, Any]:
-    """Return OpenAI's `usage`."""
-    return {
-        "prompt_tokens": usage.num_prompt_tokens,
-        "completion_tokens": usage.num_completion_tokens,
-        "total_tokens": usage.num_prompt_tokens + usage.num_completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.num_cached_tokens},
-    }

@@ -113,6 +113,11 @@ class CompletionRun:
             num_cached_tokens=sum(self._cached_tokens[:: self._plan.num_choices]),
         )
 
+    def cancel(self) -> None:
+        """End what has not ended: whoever reads gets the reason `cancelled`."""
+        for stream in self._streams:
+            stream.cancel()
+
     def close(self, reason: str = "disconnect") -> None:
         """Give up what has not ended, once; `reason` is what the engine's counters call it."""
         if self._is_closed:

@@ -8,7 +8,7 @@ back. Reading the sources is `mambad.server.config_sources`'s work.
 from dataclasses import dataclass
 
 from mambad.server.flag import flag, flags_of
-from mambad.server.flag_kinds import INTEGER, PATH, SECONDS, SIZE, SWITCH, TEXT, TOKENS
+from mambad.server.flag_kinds import INTEGER, JSON, PATH, SECONDS, SIZE, SWITCH, TEXT, TOKENS
 
 MIB, GIB = 2**20, 2**30
 
@@ -53,8 +53,15 @@ class ServerConfig:
         "auto", TEXT, MODEL, "Type in which weights are kept; `auto` keeps the checkpoint's.",
         choices=("auto", "float32", "bfloat16"),
     )
+    quantization: str = flag(
+        "none", TEXT, MODEL,
+        "Turn linear weights into integers at load: smaller and faster, slightly less exact.",
+        choices=("none", "int8", "int4"),
+    )
     mamba_ssm_cache_dtype: str = flag(
-        "auto", TEXT, MODEL, "Type of the recurrent state; `auto` is float32.", choices=("auto", "float32")
+        "auto", TEXT, MODEL,
+        "Type of the recurrent state; `auto` is float32. `bfloat16` halves its memory and is less exact.",
+        choices=("auto", "float32", "bfloat16"),
     )
     device: str = flag("auto", TEXT, MODEL, "Where the model runs.", choices=("auto", "cpu"))
     seed: int = flag(
@@ -78,11 +85,18 @@ class ServerConfig:
     )
     admin_api_key: tuple[str, ...] = flag(
         (), TEXT, NETWORK,
-        "Keys for `/state`. Without one it answers on loopback and on the Unix socket only.",
+        "Keys for `/state` and `/abort_requests`. Without one these answer on loopback and on the Unix "
+        "socket only.",
         is_list=True, is_secret=True, default_text="none",
     )
     admin_api_key_file: str | None = flag(
         None, PATH, NETWORK, "File with such keys, one a line.", default_text="none"
+    )
+    ssl_certfile: str | None = flag(
+        None, PATH, NETWORK, "Answer over TLS with this certificate (PEM).", default_text="none"
+    )
+    ssl_keyfile: str | None = flag(
+        None, PATH, NETWORK, "The certificate's key.", default_text="in the certificate's file"
     )
     protect_metrics: bool = flag(False, SWITCH, NETWORK, "Ask for a key at `/metrics` too.")
     allowed_origins: tuple[str, ...] = flag(
@@ -120,6 +134,9 @@ class ServerConfig:
     threads: int | None = flag(
         None, INTEGER, MEMORY, "Threads that compute.", minimum=1, maximum=1024,
         default_text="`OMP_NUM_THREADS`, else what cgroup quota and affinity allow, at most 16",
+    )
+    enforce_eager: bool = flag(
+        False, SWITCH, MEMORY, "Call the kernels one by one instead of capturing the decode step."
     )
     async_scheduling: bool | None = flag(
         None, SWITCH, MEMORY, "Schedule one step ahead of the one that is computed.", default_text="auto"
@@ -168,6 +185,38 @@ class ServerConfig:
         30.0, SECONDS, LIMITS, "How long running requests have to finish after that.", minimum=0
     )
 
+    generation_config: str = flag(
+        "auto", TEXT, REQUESTS,
+        "Where defaults of temperature, top_p, top_k, min_p and repetition_penalty, and a limit "
+        "max_new_tokens, come from: `auto` is the model's `generation_config.json`, `vllm` no file, anything "
+        "else a folder that holds such a file.",
+    )
+    override_generation_config: str | None = flag(
+        None, JSON, REQUESTS, "The same defaults as a JSON object; it wins.", default_text="none"
+    )
+    chat_template: str | None = flag(
+        None, TEXT, REQUESTS, "Chat template in place of the checkpoint's: a file, or the template itself.",
+        default_text="the checkpoint's",
+    )
+    trust_request_chat_template: bool = flag(
+        False, SWITCH, REQUESTS,
+        "Let requests bring a `chat_template` of their own. It runs in a sandbox with a time limit; still, "
+        "only for clients whom you trust.",
+    )
+    tool_call_parser: str = flag(
+        "auto", TEXT, REQUESTS, "How the model writes calls of tools; `auto` asks the chat template.",
+        choices=("auto", "hermes", "none"),
+    )
+    reasoning_parser: str = flag(
+        "auto", TEXT, REQUESTS,
+        "How the model marks its thoughts, which become `reasoning_content`; `auto` asks the chat template.",
+        choices=("auto", "think", "none"),
+    )
+    default_max_tokens: int = flag(
+        4096, TOKENS, REQUESTS,
+        "Most tokens of a chat's answer whose request names no limit; never more than the context holds.",
+        minimum=1,
+    )
     max_logprobs: int = flag(
         20, INTEGER, REQUESTS, "Most log-probabilities a position that a request may ask for.", minimum=0
     )
@@ -178,6 +227,8 @@ class ServerConfig:
     sse_keep_alive_interval: float = flag(
         15.0, SECONDS, REQUESTS, "A comment line goes to a silent stream this often; 0 sends none.", minimum=0
     )
+
+    docs: bool = flag(True, SWITCH, REQUESTS, "Serve `/docs` and `/openapi.json`.")
 
     metrics_compat: str = flag(
         "vllm", TEXT, LOGS, "Also export the series that dashboards and autoscalers read under vLLM's names.",

@@ -34,8 +34,9 @@ for a service of that name (`MAMBAD_PORT=tcp://…`) is ignored. Keys belong int
 on the command line, and are shown as `***` in the log.
 
 Three variables are not settings: `MAMBAD_CONFIG` names the file, `MAMBAD_KERNELS` (`auto`, `cpu`,
-`reference`) chooses the kernels, and `MAMBAD_CPU_LEVEL` (`avx512`, `avx2`, `generic`) the instructions that
-the C kernels use. `OMP_NUM_THREADS` decides the number of threads when `--threads` does not.
+`reference`) chooses the kernels, and `MAMBAD_CPU_LEVEL` (`amx`, `avx512bf16`, `avx512`, `avx2`, `generic`)
+the instructions that the C kernels use. `OMP_NUM_THREADS` decides the number of threads when `--threads`
+does not.
 """
 
 

@@ -5,7 +5,6 @@ decides nothing else.
 """
 
 import logging
-from pathlib import Path
 from typing import Any
 
 from mambad.engine.async_engine import QueueLimits
@@ -13,6 +12,8 @@ from mambad.engine.config import EngineConfig
 from mambad.engine.cuts import CHUNK_SIZE
 from mambad.engine.errors import ConfigError
 from mambad.server.config import FLAGS, ServerConfig
+from mambad.server.generation_config import sampling_defaults
+from mambad.server.key_files import require_keys
 from mambad.server.model_source import ModelSource
 from mambad.server.settings import AppSettings
 
@@ -66,33 +67,27 @@ def app_settings(config: ServerConfig, source: ModelSource, is_loopback: bool) -
     return AppSettings(
         served_model_names=config.served_model_name or (source.name,),
         max_body_bytes=config.max_body_bytes,
-        api_keys=config.api_key + _read_keys("--api-key-file", config.api_key_file),
-        admin_api_keys=config.admin_api_key + _read_keys("--admin-api-key-file", config.admin_api_key_file),
+        api_keys=config.api_key + require_keys("--api-key-file", config.api_key_file),
+        admin_api_keys=config.admin_api_key + require_keys("--admin-api-key-file", config.admin_api_key_file),
         protect_metrics=config.protect_metrics,
         allowed_origins=config.allowed_origins,
         allowed_hosts=config.allowed_hosts,
         is_loopback=is_loopback,
         root_path=config.root_path,
+        sampling_defaults=sampling_defaults(
+            config.generation_config, config.override_generation_config, source.folder
+        ),
+        default_chat_tokens=config.default_max_tokens,
+        tool_call_parser=config.tool_call_parser,
+        reasoning_parser=config.reasoning_parser,
+        trust_request_chat_template=config.trust_request_chat_template,
         max_logprobs=config.max_logprobs,
         request_timeout_s=config.request_timeout,
         stall_timeout_s=config.stall_timeout,
         sse_keep_alive_s=config.sse_keep_alive_interval,
         strict_request_fields=config.strict_request_fields,
         scheduling_policy=config.scheduling_policy,
+        docs=config.docs,
         metrics_compat=config.metrics_compat,
         enable_fault_injection=config.enable_fault_injection,
     )
-
-
-def _read_keys(flag: str, path: str | None) -> tuple[str, ...]:
-    """Return the lines of a key file; blank lines and lines that start with # do not count."""
-    if path is None:
-        return ()
-    try:
-        lines = [line.strip() for line in Path(path).read_text(encoding="utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{flag}: {path} can't be read: {error}") from None
-    keys = tuple(line for line in lines if line and not line.startswith("#"))
-    if not keys:
-        raise ConfigError(f"{flag}: {path} holds no key; write one a line")
-    return keys

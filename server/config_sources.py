@@ -5,6 +5,7 @@ its own `Flag` (`mambad.server.flag`), so an error names the very place where it
 """
 
 import difflib
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import yaml
 from mambad.engine.errors import ConfigError
 from mambad.server.config import FLAGS, ServerConfig
 from mambad.server.flag import ENV_PREFIX, Flag
+from mambad.server.flag_kinds import JSON
 
 OTHER_VARIABLES = ("MAMBAD_CONFIG", "MAMBAD_CPU_LEVEL", "MAMBAD_KERNELS")
 """Variables that are no setting: the name of the file, and the kernels' own switches."""
@@ -23,6 +25,9 @@ OTHER_VARIABLES = ("MAMBAD_CONFIG", "MAMBAD_CPU_LEVEL", "MAMBAD_KERNELS")
 _SERVICE_LINK = re.compile(r"MAMBAD_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP)(_\w+)?)")
 Arguments = Mapping[str, str | bool | Sequence[str]]
 """Setting → text, switch or texts, for the flags that were given."""
+
+DROPPED = "vllm_flags"
+"""Where the arguments hold flags that were passed over."""
 
 _CREDENTIALS = re.compile(r"(\w+://)[^/@\s]+@")
 
@@ -98,6 +103,9 @@ def _value_of(item: _Written) -> object:
 
 
 def _from_arguments(arguments: Arguments, warnings: list[str]) -> Iterable[_Written]:
+    dropped = arguments.get(DROPPED)
+    if dropped and not isinstance(dropped, str | bool):
+        warnings.append(f"flags of vLLM that mean nothing here: {' '.join(dropped)}")
     for flag in FLAGS:
         if flag.name not in arguments:
             continue
@@ -168,6 +176,8 @@ def _texts(flag: Flag, node: yaml.Node, place: str) -> tuple[str, ...]:
     if flag.is_list and isinstance(node, yaml.SequenceNode):
         if all(isinstance(item, yaml.ScalarNode) for item in node.value):
             return tuple(str(item.value) for item in node.value)
+    elif flag.kind is JSON and isinstance(node, yaml.MappingNode):
+        return (json.dumps(yaml.safe_load(yaml.serialize(node))),)
     elif isinstance(node, yaml.ScalarNode):
         is_null = node.tag == "tag:yaml.org,2002:null"
         if flag.is_list:

@@ -17,11 +17,18 @@ from starlette.requests import Request
 from mambad.engine.messages import EngineInfo
 from mambad.server.access import KeyRing
 from mambad.server.body import BodyReader
+from mambad.server.chat_convert import ChatConverter
+from mambad.server.chat_prompt import ChatPrompter
+from mambad.server.chat_template_files import ChatTemplates
 from mambad.server.convert import Converter
 from mambad.server.disconnect import disconnected, run_while
 from mambad.server.engine_port import EnginePort
+from mambad.server.grammar_check import GrammarChecker
 from mambad.server.offload import INLINE_BYTES, Offload
 from mambad.server.request_metrics import RequestMetrics
+from mambad.server.response_convert import ResponseConverter
+from mambad.server.response_desk import ResponseDesk
+from mambad.server.response_store import MemoryStore, ResponseStore
 from mambad.server.settings import AppSettings
 from mambad.server.tokenizer import TextTokenizer
 
@@ -35,7 +42,9 @@ class AppContext:
     Attributes:
         engine, text, settings: as given to `create_app`.
         api_keys, admin_keys: whose contents may be replaced while serving.
+        templates: the model's chat templates.
         metrics: what requests are counted in.
+        grammars: finds out whether grammars can be compiled.
         background: tasks that outlive their request by a moment.
         started_s: time since the epoch at which the server began.
     """
@@ -45,8 +54,10 @@ class AppContext:
     settings: AppSettings
     api_keys: KeyRing
     admin_keys: KeyRing
+    templates: ChatTemplates = field(default_factory=ChatTemplates)
     metrics: RequestMetrics = field(default_factory=RequestMetrics)
     offload: Offload = field(default_factory=Offload)
+    grammars: GrammarChecker = field(default_factory=GrammarChecker)
     background: set[asyncio.Task[None]] = field(default_factory=set)
     started_s: float = field(default_factory=time.time)
 
@@ -59,6 +70,28 @@ class AppContext:
     def converter(self) -> Converter:
         """Makes plans of requests."""
         return Converter(self.text, self.settings)
+
+    @cached_property
+    def chats(self) -> ChatConverter:
+        """Makes plans of requests for chats."""
+        prompter = ChatPrompter(self.templates, self.settings)
+        return ChatConverter(self.converter, prompter, self.text, self.settings)
+
+    @cached_property
+    def response_store(self) -> ResponseStore:
+        """Keeps responses for later requests."""
+        settings = self.settings
+        return MemoryStore(settings.max_responses, settings.max_response_bytes, settings.response_ttl_s)
+
+    @cached_property
+    def responses(self) -> ResponseConverter:
+        """Makes plans of requests for responses."""
+        return ResponseConverter(self.converter, self.chats, self.response_store)
+
+    @cached_property
+    def response_desk(self) -> ResponseDesk:
+        """Where responses are asked for by their id."""
+        return ResponseDesk(self.response_store)
 
     @cached_property
     def version(self) -> str:

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,6 +27,17 @@ DEAD_NOTICE_S = 5.0  # how long a server whose engine is dead still says so
 FLUSH_S = 5.0  # how long last answers may take to leave
 ENGINE_EXIT_S = 5.0  # how long the engine process may take to end by itself
 WATCH_INTERVAL_S = 0.25
+
+
+class HttpConfig(uvicorn.Config):
+    """uvicorn's settings, with a TLS context that was made elsewhere and may change while it is in use."""
+
+    tls: ssl.SSLContext | None = None
+
+    def load(self) -> None:
+        """Prepare."""
+        super().load()
+        self.ssl = self.tls
 
 
 class HttpServer(uvicorn.Server):
@@ -46,6 +58,7 @@ class Daemon:
         sockets: bound and listening.
         drain_grace_s, shutdown_timeout_s: see the flags of these names.
         on_ready: called once when the engine takes requests.
+        tls: answers over TLS with this; None = in the clear.
     """
 
     def __init__(
@@ -57,25 +70,26 @@ class Daemon:
         drain_grace_s: float,
         shutdown_timeout_s: float,
         on_ready: Callable[[EngineInfo], None],
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._engine = engine
         self._sockets = sockets
         self._drain_grace_s = drain_grace_s
         self._shutdown_timeout_s = shutdown_timeout_s
         self._on_ready = on_ready
-        self._http = HttpServer(
-            uvicorn.Config(
-                app,
-                http=HttpProtocol,
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
-                timeout_graceful_shutdown=int(FLUSH_S),
-            )
+        http = HttpConfig(
+            app,
+            http=HttpProtocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=int(FLUSH_S),
         )
+        http.tls = tls
+        self._http = HttpServer(http)
         self._drain_asked = asyncio.Event()
         self._stop_asked = asyncio.Event()
 

@@ -1,6 +1,6 @@
 """What the HTTP side needs of the engine. Two implementations: AsyncEngine, and the fake of the tests."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from mambad.engine.async_engine import EngineStatus
@@ -32,6 +32,10 @@ class EnginePort(Protocol):
 
     async def state_reports(self, **options: Any) -> list[dict[str, Any]]:
         """Return each engine's part of `GET /state`."""
+        ...
+
+    def cancel(self, is_meant: Callable[[str], bool]) -> int:
+        """End the requests of which `is_meant` says so by their id."""
         ...
 
     async def inject(self, name: str, times: int, duration_ms: int, rank: int) -> bool | None:

@@ -113,7 +113,10 @@ def failure_of(output: RequestOutput) -> ApiError | None:
     if reason == "error":
         if output.error_code == "engine_dead":
             return ApiError(503, message or "The engine has gone.", code="engine_dead", headers=RETRY_LATER)
-        return ApiError(500, message or "The engine failed.", code=output.error_code or "engine_error")
+        code = output.error_code or "engine_error"
+        # What a grammar led to is what it will lead to again.
+        headers = DO_NOT_RETRY if "grammar" in code else {}
+        return ApiError(500, message or "The engine failed.", code=code, headers=headers)
     return ApiError(500, message or "The request was cancelled.", code="cancelled", headers=DO_NOT_RETRY)
 
 

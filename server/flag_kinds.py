@@ -5,6 +5,7 @@ kind serves all three. A parser raises `ValueError` with the second half of a se
 Knows no flag by name.
 """
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -101,6 +102,17 @@ def parse_path(text: str) -> str:
     return str(Path(parse_text(text)).expanduser())
 
 
+def parse_json(text: str) -> str:
+    """Return the text of a JSON object as it is; raises ValueError when it is none."""
+    try:
+        is_object = isinstance(json.loads(text), dict)
+    except ValueError:
+        is_object = False
+    if not is_object:
+        raise ValueError('expected a JSON object, such as {"temperature": 0.7}')
+    return text
+
+
 TEXT = Kind("TEXT", parse_text)
 INTEGER = Kind("N", parse_integer)
 SIZE = Kind("SIZE", parse_size)
@@ -108,3 +120,4 @@ TOKENS = Kind("TOKENS", parse_size)
 SECONDS = Kind("SECONDS", parse_seconds)
 SWITCH = Kind("", parse_switch)
 PATH = Kind("PATH", parse_path)
+JSON = Kind("JSON", parse_json)

@@ -45,11 +45,12 @@ def open_sockets(config: ServerConfig) -> list[socket.socket]:
 
 
 def describe(sockets: list[socket.socket], config: ServerConfig) -> str:
-    """Return the URL of the server: `http://HOST:PORT`, or `unix:PATH`."""
+    """Return the URL of the server: `http://HOST:PORT`, `https://HOST:PORT`, or `unix:PATH`."""
     if config.uds is not None:
         return f"unix:{config.uds}"
     host = f"[{config.host}]" if ":" in config.host else config.host
-    return f"http://{host}:{sockets[0].getsockname()[1]}"
+    scheme = "http" if config.ssl_certfile is None else "https"
+    return f"{scheme}://{host}:{sockets[0].getsockname()[1]}"
 
 
 def is_loopback(sockets: list[socket.socket]) -> bool:

@@ -9,13 +9,14 @@ from collections.abc import Iterable, Iterator
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics import exposition as openmetrics
 
 from mambad.server.context import AppContext
 from mambad.server.metrics_engine import engine_families
 from mambad.server.metrics_requests import http_families, request_families
 from mambad.server.metrics_vllm import vllm_families
 
-CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+OPEN_METRICS = "application/openmetrics-text"
 
 
 def collect(context: AppContext, is_compatible: bool) -> list[Metric]:
@@ -48,9 +49,16 @@ def _add(families: dict[str, Metric], more: Iterable[Metric]) -> None:
             families[family.name].samples += family.samples
 
 
-def render(families: Iterable[Metric]) -> bytes:
-    """Write families in the text format."""
-    return generate_latest(_Collected(families))
+def render(families: Iterable[Metric], is_open: bool) -> tuple[bytes, str]:
+    """Write families as OpenMetrics or in the older text format; return that and its content type."""
+    registry = _Collected(families)
+    if is_open:
+        # The client's other ways to write names would turn the colon in vLLM's into an underscore.
+        text: bytes = openmetrics.generate_latest(  # type: ignore[no-untyped-call]
+            registry, openmetrics.ALLOWUTF8
+        )
+        return text, openmetrics.CONTENT_TYPE_LATEST
+    return generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4
 
 
 class _Collected(CollectorRegistry):

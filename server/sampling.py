@@ -5,18 +5,23 @@ fields at once.
 """
 
 import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from mambad.engine.sampling_params import SamplingParams
 from mambad.server.errors import invalid
 from mambad.server.prompts import check_token_ids
-from mambad.server.schemas.completions import (
+from mambad.server.schemas.completions import CompletionRequest
+from mambad.server.schemas.generation import (
     MAX_LOGIT_BIASES,
     MAX_STOP_CHARS,
     MAX_STOPS,
-    CompletionRequest,
+    GenerationRequest,
 )
 from mambad.server.settings import AppSettings
+from mambad.server.structured import read_constraint
+from mambad.server.tokenizer import TextTokenizer
 
 MAX_BIAS = 100.0
 T = TypeVar("T")
@@ -35,67 +40,101 @@ class ModelLimits(Protocol):
         """Ids that the tokenizer knows; padding rows of the embedding don't count."""
         ...
 
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """Ids that end a sequence."""
+        ...
 
-def sampling_params(wire: CompletionRequest, settings: AppSettings, limits: ModelLimits) -> SamplingParams:
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What each endpoint calls by names of its own; -1 asks for no log-probabilities."""
+
+    max_tokens: int
+    num_logprobs: int = -1
+    num_prompt_logprobs: int = -1
+
+
+def asked_of_completion(wire: CompletionRequest, settings: AppSettings) -> Asked:
+    """Return what a request for completions asks for.
+
+    Raises:
+        ApiError: 400 naming the field.
+    """
+    num_logprobs = checked_logprobs("logprobs", wire.logprobs, settings)
+    num_prompt_logprobs = checked_logprobs("prompt_logprobs", wire.prompt_logprobs, settings)
+    return Asked(
+        max_tokens=default_to(wire.max_tokens, settings.default_completion_tokens),
+        num_logprobs=num_logprobs,
+        num_prompt_logprobs=max(num_logprobs if wire.echo else -1, num_prompt_logprobs),
+    )
+
+
+def sampling_params(
+    wire: GenerationRequest, settings: AppSettings, limits: ModelLimits, asked: Asked
+) -> SamplingParams:
     """Return what the engine is asked for, without the fields of a single choice.
 
     Raises:
         ApiError: 400 naming the field.
     """
-    max_tokens = default_to(wire.max_tokens, settings.default_completion_tokens)
+    defaults = settings.sampling_defaults
+    max_tokens = asked.max_tokens
     min_tokens = wire.min_tokens or 0
     if min_tokens > max_tokens:
         raise invalid("min_tokens", f"`min_tokens` is {min_tokens}, more than `max_tokens`, {max_tokens}.")
-    num_logprobs = default_to(wire.logprobs, -1)
-    if num_logprobs > settings.max_logprobs:
-        raise invalid("logprobs", f"`logprobs` may be {settings.max_logprobs} at most.")
-    stop_token_ids = wire.stop_token_ids or ()
+    stop_token_ids, allowed_token_ids = wire.stop_token_ids or (), wire.allowed_token_ids or ()
     check_token_ids("stop_token_ids", stop_token_ids, limits.vocab_size)
+    check_token_ids("allowed_token_ids", allowed_token_ids, limits.vocab_size)
     return SamplingParams(
-        max_tokens=max_tokens,
-        min_tokens=min_tokens,
-        temperature=float(default_to(wire.temperature, 1.0)),
-        top_k=min(max(wire.top_k or 0, 0), limits.vocab_size),
-        top_p=float(default_to(wire.top_p, 1.0)),
-        min_p=float(wire.min_p or 0),
-        repetition_penalty=float(default_to(wire.repetition_penalty, 1.0)),
+        max_tokens=min(max_tokens, default_to(defaults.max_new_tokens, max_tokens)),
+        min_tokens=min(min_tokens, default_to(defaults.max_new_tokens, min_tokens)),
+        temperature=float(default_to(wire.temperature, defaults.temperature)),
+        top_k=min(max(default_to(wire.top_k, defaults.top_k), 0), limits.vocab_size),
+        top_p=float(default_to(wire.top_p, defaults.top_p)),
+        min_p=float(default_to(wire.min_p, defaults.min_p)),
+        repetition_penalty=float(default_to(wire.repetition_penalty, defaults.repetition_penalty)),
         presence_penalty=float(wire.presence_penalty or 0),
         frequency_penalty=float(wire.frequency_penalty or 0),
         logit_bias=_logit_bias(wire.logit_bias, limits.vocab_size),
         stop_token_ids=tuple(stop_token_ids),
         ignore_eos=bool(wire.ignore_eos),
+        allowed_token_ids=tuple(sorted(set(allowed_token_ids))),
         seed=default_to(wire.seed, secrets.randbits(63)),
-        num_logprobs=num_logprobs,
-        num_prompt_logprobs=num_logprobs if wire.echo else -1,
+        num_logprobs=asked.num_logprobs,
+        num_prompt_logprobs=asked.num_prompt_logprobs,
+        grammar=read_constraint(wire.response_format, wire.structured_outputs),
         has_stop_strings=bool(read_stops(wire.stop)),
     )
 
 
-def check_combinations(wire: CompletionRequest) -> None:
-    """Refuse what the fields ask for together, and what is only supported in one form.
+def check_completion(wire: CompletionRequest) -> None:
+    """Refuse what the fields of a request for completions ask for together.
 
     Raises:
         ApiError: 400 naming the field.
     """
+    check_combinations(wire)
     if wire.suffix is not None:
         raise invalid("suffix", "`suffix` is not currently supported.", "unsupported_parameter")
     if wire.best_of is not None and wire.best_of != (wire.n or 1):
         raise invalid("best_of", "`best_of` is only supported when it equals `n`.", "unsupported_parameter")
-    if wire.response_format is not None and wire.response_format != {"type": "text"}:
-        raise invalid(
-            "response_format", "`response_format` may only be of type `text`.", "unsupported_parameter"
-        )
-    if wire.stream_options is not None and not wire.stream:
-        raise invalid("stream_options", "`stream_options` needs `stream: true`.")
-    if wire.stream_options is not None and wire.stream_options.include_obfuscation:
-        name = "stream_options.include_obfuscation"
-        raise invalid(name, f"`{name}` is not supported by this server.", "unsupported_parameter")
+    if wire.prompt_logprobs is not None and wire.stream:
+        raise invalid("prompt_logprobs", "`prompt_logprobs` can't be had with `stream: true`.")
     if wire.max_tokens == 0 and not wire.echo:
         raise invalid("max_tokens", "`max_tokens` may only be 0 together with `echo: true`.")
+
+
+def check_combinations(wire: GenerationRequest) -> None:
+    """Refuse what shared fields ask for together, and what is only supported in one form.
+
+    Raises:
+        ApiError: 400 naming the field.
+    """
+    if wire.stream_options is not None and not wire.stream:
+        raise invalid("stream_options", "`stream_options` needs `stream: true`.")
     if wire.truncate_prompt_tokens == 0:
         raise invalid("truncate_prompt_tokens", "`truncate_prompt_tokens` must be -1 or at least 1.")
-    if wire.truncation_side is not None and wire.truncate_prompt_tokens is None:
-        raise invalid("truncation_side", "`truncation_side` needs `truncate_prompt_tokens`.")
 
 
 def read_stops(value: Any) -> tuple[str, ...]:
@@ -113,6 +152,27 @@ def read_stops(value: Any) -> tuple[str, ...]:
         if not isinstance(stop, str) or not 1 <= len(stop) <= MAX_STOP_CHARS:
             raise invalid("stop", f"Each stop string must have 1 to {MAX_STOP_CHARS} characters.")
     return tuple(stops)
+
+
+def read_bad_words(words: Sequence[str] | None, text: TextTokenizer) -> tuple[tuple[int, ...], ...]:
+    """Return the token sequences of words that must not be generated: each as it is, and after a space."""
+    sequences: dict[tuple[int, ...], None] = {}
+    for word in words or ():
+        bare = tuple(text.encode(word, False))
+        spaced = tuple(text.encode(f" {word.lstrip()}", False))
+        sequences |= dict.fromkeys((bare,) if spaced[-len(bare) :] == bare else (bare, spaced))
+    return tuple(sequence for sequence in sequences if sequence)
+
+
+def checked_logprobs(param: str, value: int | None, settings: AppSettings) -> int:
+    """Return how many log-probabilities a position were asked for; -1 none.
+
+    Raises:
+        ApiError: 400 naming `param`.
+    """
+    if value is not None and value > settings.max_logprobs:
+        raise invalid(param, f"`{param}` may be {settings.max_logprobs} at most.")
+    return default_to(value, -1)
 
 
 def _logit_bias(value: Any, vocab_size: int) -> tuple[tuple[int, float], ...]:

@@ -4,6 +4,7 @@ Owns the `tokenizers` object and the tables made from it. Knows nothing of reque
 called from any thread; encoding releases the interpreter lock.
 """
 
+import re
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -12,6 +13,7 @@ from tokenizers import Tokenizer
 from mambad.server.byte_table import byte_table, max_bytes_per_token
 
 SPACE_MARK = "\u2581"
+BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")
 
 
 class TextTokenizer:
@@ -84,6 +86,18 @@ class TextTokenizer:
     def token(self, token_id: int) -> str:
         """Return an id as the vocabulary spells it; empty if no token has this id."""
         return self._tokenizer.id_to_token(token_id) or ""
+
+    def id_of(self, token: str) -> int | None:
+        """Return the id of a token as the vocabulary spells it; None if there is none."""
+        return self._tokenizer.token_to_id(token)
+
+    def bytes_of(self, token_id: int) -> bytes:
+        """Return the bytes that an id stands for."""
+        if self.token_bytes is not None:
+            return self.token_bytes[token_id] if token_id < len(self.token_bytes) else b""
+        token = self.token(token_id)
+        match = BYTE_TOKEN.fullmatch(token)
+        return bytes([int(match[1], 16)]) if match else token.replace(SPACE_MARK, " ").encode()
 
     def token_text(self, token_id: int) -> str:
         r"""Return an id as text that stands alone; `bytes:\x..` when its bytes are no UTF-8."""

@@ -4,7 +4,7 @@ Owns no expectation about any single op: those are in the test files, the arithm
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import kernels_oracle
@@ -40,6 +40,7 @@ class StateOp:
         prefill: (ops, tokens, states, chunks) -> outputs.
         update: (ops, tokens, states, read_slots, write_slots) -> outputs.
         oracle: (tokens, state) -> outputs and state, in float64.
+        state_dtype: of the states.
     """
 
     name: str
@@ -48,6 +49,7 @@ class StateOp:
     prefill: Callable[[Ops, Tokens, Tensor, Chunks], Tensor]
     update: Callable[[Ops, Tokens, Tensor, Tensor, Tensor], Tensor]
     oracle: Callable[[Tokens, Tensor], tuple[Tensor, Tensor]]
+    state_dtype: torch.dtype = torch.float32
 
     def tokens(self, num_tokens: int, seed: int = 0) -> Tokens:
         generator = torch.Generator().manual_seed(seed)
@@ -58,7 +60,16 @@ class StateOp:
         generator = torch.Generator().manual_seed(seed)
         states = torch.randn(num_slots + 1, *self.slot_shape, generator=generator)
         states[0] = torch.nan
-        return states
+        return states.to(self.state_dtype)
+
+    def tolerance(self, num_tokens: int, num_writes: int) -> float:
+        """Return the bound on relative_error after num_tokens tokens and num_writes writes of the state."""
+        rounding = 2.0**-8 if self.state_dtype is torch.bfloat16 else 0.0
+        return tolerance(num_tokens) + rounding * num_writes**0.5
+
+
+def with_bfloat16_state(op: StateOp) -> StateOp:
+    return replace(op, name=f"{op.name}-bfloat16", state_dtype=torch.bfloat16)
 
 
 def conv_op(num_channels: int, width: int, *, has_bias: bool = True) -> StateOp:
@@ -131,6 +142,10 @@ STATE_OPS = (
     scan_op(3, 5),
     ssd_op(3, 8, 1, 16),
     ssd_op(6, 5, 2, 5),
+    *(
+        with_bfloat16_state(op)
+        for op in (scan_op(24, 16), scan_op(3, 5), ssd_op(3, 8, 1, 16), ssd_op(6, 40, 2, 5))
+    ),
 )
 """One ordinary and one odd size of each, for what all state ops have in common."""
 
@@ -180,8 +195,11 @@ def inside_nan(tensor: Tensor) -> Tensor:
 
 
 def same_bytes(left: Tensor, right: Tensor) -> bool:
-    """Whether two float32 tensors agree bit for bit, NaN and the sign of zero included."""
-    return left.shape == right.shape and torch.equal(left.view(torch.int32), right.view(torch.int32))
+    """Whether two tensors agree bit for bit, NaN and the sign of zero included."""
+    if left.shape != right.shape or left.dtype != right.dtype:
+        return False
+    bits = torch.int16 if left.dtype is torch.bfloat16 else torch.int32
+    return torch.equal(left.view(bits), right.view(bits))
 
 
 def relative_error(result: Tensor, oracle: Tensor) -> float:

@@ -20,9 +20,10 @@ SETUPTOOLS = PROJECT["tool"]["setuptools"]
 
 TORCH_FREE_ENGINE = {
     "async_engine", "batch", "batch_builder", "cache_manager", "cache_plan", "cgroup", "config",
-    "counters", "cuts", "engine", "engine_process", "engine_rank", "errors", "faults", "hub", "id_pool",
-    "lifecycle", "logs", "messages", "models.spec", "outputs", "progress", "reports", "request",
-    "runner", "sampling_params", "scheduler", "stream", "waiting_queue",
+    "constraints", "counters", "cuts", "engine", "engine_process", "engine_rank", "errors", "faults",
+    "grammar", "grammar_compiler", "grammar_spec", "hub", "id_pool", "lifecycle", "logs", "messages",
+    "models.spec", "outputs", "progress", "reports", "request", "runner", "sampling_params", "scheduler",
+    "stream", "token_masks", "waiting_queue",
 }  # fmt: skip
 """Engine modules that import no torch, themselves or through others."""
 

@@ -19,6 +19,7 @@ from toy_models import toy_model
 from mambad.engine.batch import SampleSpec
 from mambad.engine.block_table import BlockTable
 from mambad.engine.cache_manager import CacheManager
+from mambad.engine.captured_decoder import capture_decoder
 from mambad.engine.counters import Counters
 from mambad.engine.eager_runner import EagerRunner
 from mambad.engine.engine import Engine
@@ -26,7 +27,9 @@ from mambad.engine.input_buffers import InputBuffers, capture_sizes
 from mambad.engine.kv_pool import KVPool
 from mambad.engine.lifecycle import Lifecycle, SchedulerLimits
 from mambad.engine.loader import load_model
+from mambad.engine.model_inputs import Pools
 from mambad.engine.models.decoder import Decoder
+from mambad.engine.models.spec import StateDtype
 from mambad.engine.outputs import RequestOutput
 from mambad.engine.request import Request, Submission
 from mambad.engine.sampler import SampledRow, Sampler
@@ -47,16 +50,17 @@ def toy_ops(kernels: str, num_threads: int = 1) -> Ops:
 
 
 @functools.cache
-def load_toy(name: str, kernels: str, num_threads: int = 1) -> Decoder:
+def load_toy(name: str, kernels: str, num_threads: int = 1, quantization: str = "none") -> Decoder:
     """Return a toy checkpoint loaded with the kernels named."""
-    return load_model(toy_model(name).folder, ops=toy_ops(kernels, num_threads))
+    ops = toy_ops(kernels, num_threads)
+    return load_model(toy_model(name).folder, ops=ops, quantization=quantization)
 
 
 class RecordingSampler(Sampler):
     """A sampler that keeps the bytes of every row of logits, by seed and position."""
 
-    def __init__(self) -> None:
-        super().__init__(())
+    def __init__(self, ops: Ops) -> None:
+        super().__init__((), ops)
         self.logits: dict[tuple[int, int], bytes] = {}
 
     def sample(self, logits: Tensor, specs: Sequence[SampleSpec]) -> list[SampledRow]:
@@ -91,6 +95,8 @@ class EqualityEngine:
         eos_token_ids, uses_priority: see SchedulerLimits.
         reads_states: whether states are recorded, which waits for all launched steps.
         gate: see EagerRunner.
+        is_eager: whether the decode pass is not captured.
+        state_dtype: of the ssm states.
     """
 
     def __init__(
@@ -106,16 +112,22 @@ class EqualityEngine:
         uses_priority: bool = False,
         reads_states: bool = True,
         gate: Callable[[int], None] | None = None,
+        is_eager: bool = False,
+        state_dtype: StateDtype = "float32",
     ) -> None:
         cpu = torch.device("cpu")
         spec = decoder.spec
         self._num_blocks = num_blocks if spec.block_bytes(BLOCK_SIZE) else 0
-        self.states = StatePool(spec, num_slots, cpu)
+        self.states = StatePool(spec.with_ssm_dtype(state_dtype), num_slots, cpu)
         self.kv = KVPool(spec, self._num_blocks, BLOCK_SIZE, cpu)
         table = BlockTable(num_slots, MAX_MODEL_LEN // BLOCK_SIZE if self._num_blocks else 0, cpu)
-        self.sampler = RecordingSampler()
+        self.sampler = RecordingSampler(decoder.ops)
         buffers = InputBuffers(capture_sizes(num_slots))
-        self.runner = EagerRunner(decoder, self.states, self.kv, table, buffers, self.sampler, gate)
+        pools = Pools(self.states, self.kv, table.rows)
+        captured = None if is_eager else capture_decoder(decoder, pools, num_slots)
+        self.runner = EagerRunner(
+            captured or decoder, self.states, self.kv, table, buffers, self.sampler, gate
+        )
         self.runner.poison(range(num_slots + 1), range(self._num_blocks + 1))
         self.counters = Counters()
         self.cache = CacheManager(num_slots, self._num_blocks, BLOCK_SIZE)

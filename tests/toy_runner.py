@@ -124,7 +124,9 @@ def toy_rig(gate: Callable[[int], None] | None = None, decoder: Decoder | None =
     states = StatePool(decoder.spec, NUM_SLOTS, cpu)
     kv = KVPool(decoder.spec, NUM_SLOTS * BLOCKS_A_SLOT, BLOCK_SIZE, cpu)
     table = BlockTable(NUM_SLOTS, BLOCKS_A_SLOT, cpu)
-    runner = EagerRunner(decoder, states, kv, table, InputBuffers(SIZES), Sampler([0]), gate)
+    runner = EagerRunner(
+        decoder, states, kv, table, InputBuffers(SIZES), Sampler([0], ReferenceOps("tests")), gate
+    )
     runner.poison(range(NUM_SLOTS + 1), range(NUM_SLOTS * BLOCKS_A_SLOT + 1))
     try:
         yield Rig(runner, states, kv, table)

@@ -31,6 +31,8 @@ from mambad.engine.request import Submission
 from mambad.engine.stream import RequestStream
 from mambad.server.app import create_app
 from mambad.server.byte_table import byte_of_char
+from mambad.server.chat_template import ChatTemplate
+from mambad.server.chat_template_files import ChatTemplates
 from mambad.server.protocol import HttpProtocol
 from mambad.server.settings import AppSettings
 from mambad.server.tokenizer import TextTokenizer
@@ -97,6 +99,7 @@ def toy_info(**changes: Any) -> EngineInfo:
         "eos_token_ids": (EOS_ID,),
         "load_duration_s": 0.5,
         "plan": (),
+        "has_grammars": True,
     }
     return EngineInfo(**(values | changes))
 
@@ -176,6 +179,13 @@ class FakeEngine:
         """See AsyncEngine."""
         self.injected.append((name, times, duration_ms, rank))
         return True
+
+    def cancel(self, is_meant: Callable[[str], bool]) -> int:
+        """See AsyncEngine."""
+        meant = [stream for request_id, stream in self._streams.items() if is_meant(request_id)]
+        for stream in meant:
+            stream.cancel()
+        return len(meant)
 
     def die(self, reason: str = "the engine process ended with code -9") -> None:
         """Be gone, as after a crash. On the event loop's thread."""
@@ -309,6 +319,7 @@ def run_server(
     text: TextTokenizer | None = None,
     *,
     send_buffer_bytes: int | None = None,
+    template: str | None = None,
     **settings: Any,
 ) -> Iterator[RunningServer]:
     """Serve on a free port until the block ends.
@@ -317,11 +328,14 @@ def run_server(
         engine: default: one that counts up.
         text: default: bytes.
         send_buffer_bytes: of the kernel, for each connection.
+        template: of chats; None = a base model.
         settings: fields of AppSettings.
     """
     engine = engine or FakeEngine()
     settings.setdefault("served_model_names", ("toy", "org/toy"))
-    app = create_app(engine, text or byte_tokenizer(), AppSettings(**settings))
+    by_name = {} if template is None else {"default": ChatTemplate(template)}
+    templates = ChatTemplates(by_name, {"eos_token": EOS})
+    app = create_app(engine, text or byte_tokenizer(), AppSettings(**settings), templates)
     sock = socket.create_server(("127.0.0.1", 0))
     if send_buffer_bytes is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)

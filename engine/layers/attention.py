@@ -19,7 +19,7 @@ class Attention:
         self._spec = spec
         self._index = index
         self._ops = ops
-        self._qkv_proj = _pack_together(weights, [f"{prefix}{name}_proj" for name in "qkv"], ops)
+        self._qkv_proj = _pack_qkv(weights, prefix, ops)
         self._o_proj = weights.pack(f"{prefix}o_proj", ops)
 
     def prefill(self, hidden: Tensor, inputs: PrefillInputs, pools: Pools) -> Tensor:
@@ -59,9 +59,10 @@ class Attention:
         return qkv[:, :num_heads], qkv[:, num_heads : num_heads + kv_heads], qkv[:, num_heads + kv_heads :]
 
 
-def _pack_together(weights: Weights, names: list[str], ops: Ops) -> PackedLinear:
-    """Pack several linear layers of one input as one, their outputs one after the other."""
+def _pack_qkv(weights: Weights, prefix: str, ops: Ops) -> PackedLinear:
+    """Pack the three layers of one input as one, their outputs one after the other."""
+    names = [f"{prefix}{name}_proj" for name in "qkv"]
     weight = torch.cat([weights.take(f"{name}.weight") for name in names])
     biases = [weights.take_optional(f"{name}.bias") for name in names]
     present = [bias for bias in biases if bias is not None]
-    return ops.pack_linear(weight, torch.cat(present) if present else None)
+    return weights.pack_tensors(f"{prefix}qkv_proj", weight, torch.cat(present) if present else None, ops)

@@ -5,9 +5,8 @@ is the sampler's.
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-import torch
 from torch import Tensor
 
 from mambad.engine.layers.attention import Attention
@@ -15,9 +14,10 @@ from mambad.engine.layers.mamba2_mixer import Mamba2Mixer
 from mambad.engine.layers.mamba_mixer import MambaMixer
 from mambad.engine.layers.mlp import Mlp
 from mambad.engine.model_inputs import DecodeInputs, Pools, PrefillInputs
-from mambad.engine.models.spec import LayerSpec, Mamba1Spec, Mamba2Spec, MixerSpec, ModelSpec
+from mambad.engine.models.spec import Mamba1Spec, Mamba2Spec, MixerSpec, ModelSpec
+from mambad.engine.quantization import HEAD
 from mambad.engine.weights import Weights
-from mambad.kernels.ops import Ops
+from mambad.kernels.ops import Ops, PackedLinear
 
 
 class Mixer(Protocol):
@@ -32,41 +32,9 @@ class Mixer(Protocol):
         ...
 
 
-class Layer:
-    """norm, mixer, add; then norm, mlp, add, if the layer has an mlp."""
-
-    def __init__(self, spec: ModelSpec, index: int, weights: Weights, ops: Ops) -> None:
-        layer = spec.layers[index]
-        prefix = f"layers.{index}."
-        self._spec: LayerSpec = layer
-        self._ops = ops
-        self._multiplier = spec.residual_multiplier
-        self._mixer_norm = weights.take(f"{prefix}mixer_norm")
-        self._mixer = _build_mixer(layer.mixer, index, weights, f"{prefix}mixer.", ops)
-        self._mlp_norm = None if layer.mlp is None else weights.take(f"{prefix}mlp_norm")
-        self._mlp = None if layer.mlp is None else Mlp(weights, f"{prefix}mlp.", ops)
-
-    def prefill(self, residual: Tensor, inputs: PrefillInputs, pools: Pools) -> Tensor:
-        """Return the residual stream (T, hidden) float32 after this layer; the argument is used up."""
-        normed = self._ops.rms_norm(residual, self._mixer_norm, self._spec.mixer_norm.eps)
-        return self._add_mlp(self._add(residual, self._mixer.prefill(normed, inputs, pools)))
-
-    def decode(self, residual: Tensor, inputs: DecodeInputs, pools: Pools) -> Tensor:
-        """Return the residual stream (B, hidden) float32 after this layer; the argument is used up."""
-        normed = self._ops.rms_norm(residual, self._mixer_norm, self._spec.mixer_norm.eps)
-        return self._add_mlp(self._add(residual, self._mixer.decode(normed, inputs, pools)))
-
-    def _add_mlp(self, residual: Tensor) -> Tensor:
-        if self._mlp is None or self._mlp_norm is None or self._spec.mlp_norm is None:
-            return residual
-        normed = self._ops.rms_norm(residual, self._mlp_norm, self._spec.mlp_norm.eps)
-        return self._add(residual, self._mlp.forward(normed))
-
-    def _add(self, residual: Tensor, update: Tensor) -> Tensor:
-        # Multiplied and added in two steps, each exactly rounded: a fused one may depend on the row's place.
-        if self._multiplier != 1.0:
-            update.mul_(self._multiplier)
-        return residual.add_(update)
+class _Norm(NamedTuple):
+    weight: Tensor
+    eps: float
 
 
 class Decoder:
@@ -76,21 +44,36 @@ class Decoder:
         spec: what it is made of.
         weights: where its tensors come from; all of them are taken.
         ops: the kernels.
-        on_layer: called after every layer of every pass: the sign that a long step is alive.
+        on_layer: called after every mixer and mlp of every pass: the sign that a long step is alive.
+
+    Attributes:
+        spec, ops: as given.
     """
 
     def __init__(
         self, spec: ModelSpec, weights: Weights, ops: Ops, on_layer: Callable[[], None] | None = None
     ) -> None:
         self.spec = spec
-        self._ops = ops
+        self.ops = ops
         self._on_layer = on_layer or (lambda: None)
-        self._embedding = weights.take("embedding")
-        self._layers = [Layer(spec, index, weights, ops) for index in range(len(spec.layers))]
-        self._final_norm = weights.take("final_norm")
-        head = self._embedding if spec.tied else weights.take("head")
+        embedding = weights.take("embedding")
+        # A norm before each mixer and mlp, and one after the last.
+        self._norms: list[_Norm] = []
+        self._blocks: list[Mixer | Mlp] = []
+        for index, layer in enumerate(spec.layers):
+            prefix = f"layers.{index}."
+            self._norms.append(_Norm(weights.take(f"{prefix}mixer_norm"), layer.mixer_norm.eps))
+            self._blocks.append(_build_mixer(layer.mixer, index, weights, f"{prefix}mixer.", ops))
+            if layer.mlp is not None and layer.mlp_norm is not None:
+                self._norms.append(_Norm(weights.take(f"{prefix}mlp_norm"), layer.mlp_norm.eps))
+                self._blocks.append(Mlp(weights, f"{prefix}mlp.", ops))
+        self._norms.append(_Norm(weights.take("final_norm"), spec.final_norm.eps))
+        head = embedding if spec.tied else weights.take("head")
         # Rows beyond the tokenizer are padding: without them no such id can get a logit.
-        self._head = ops.pack_linear(head[: spec.real_vocab_size], None)
+        self._head = weights.pack_tensors(HEAD, head[: spec.real_vocab_size], None, ops)
+        # Tied weights are held once, unless the head's are rounded.
+        is_shared = spec.tied and weights.format_of(HEAD) is None
+        self._embedding: Tensor | PackedLinear = self._head if is_shared else embedding
         assert not weights.left(), weights.left()
 
     def prefill(self, inputs: PrefillInputs, pools: Pools) -> Tensor:
@@ -99,11 +82,7 @@ class Decoder:
         Returns:
             (T, hidden) float32, after the final norm.
         """
-        residual = self._embed(inputs.token_ids)
-        for layer in self._layers:
-            residual = layer.prefill(residual, inputs, pools)
-            self._on_layer()
-        return self._ops.rms_norm(residual, self._final_norm, self.spec.final_norm.eps)
+        return self._pass(inputs.token_ids, lambda mixer, normed: mixer.prefill(normed, inputs, pools))
 
     def decode(self, inputs: DecodeInputs, pools: Pools) -> Tensor:
         """Consume one token of each of B rows and advance the states of their slots; padding rows touch none.
@@ -111,20 +90,24 @@ class Decoder:
         Returns:
             (B, hidden) float32, after the final norm.
         """
-        residual = self._embed(inputs.token_ids)
-        for layer in self._layers:
-            residual = layer.decode(residual, inputs, pools)
-            self._on_layer()
-        return self._ops.rms_norm(residual, self._final_norm, self.spec.final_norm.eps)
+        return self._pass(inputs.token_ids, lambda mixer, normed: mixer.decode(normed, inputs, pools))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Map hidden (R, hidden), as prefill and decode return it, to logits (R, real_vocab) float32."""
-        logits = self._ops.linear(hidden, self._head)
-        return logits if self.spec.logits_scaling == 1.0 else logits.div_(self.spec.logits_scaling)
+        logits = self.ops.linear(hidden, self._head)
+        if self.spec.logits_scaling != 1.0:
+            self.ops.divide(logits, self.spec.logits_scaling)
+        return logits
 
-    def _embed(self, token_ids: Tensor) -> Tensor:
-        rows = torch.index_select(self._embedding, 0, token_ids).to(torch.float32)
-        return rows if self.spec.embedding_multiplier == 1.0 else rows.mul_(self.spec.embedding_multiplier)
+    def _pass(self, token_ids: Tensor, mix: Callable[[Mixer, Tensor], Tensor]) -> Tensor:
+        """Take T tokens through all layers: norm, mixer, add; then norm, mlp, add where there is an mlp."""
+        residual = self.ops.embed(self._embedding, token_ids, self.spec.embedding_multiplier)
+        normed = self.ops.rms_norm(residual, *self._norms[0])
+        for block, norm in zip(self._blocks, self._norms[1:], strict=True):
+            update = block.forward(normed) if isinstance(block, Mlp) else mix(block, normed)
+            normed = self.ops.add_rms_norm(residual, update, self.spec.residual_multiplier, *norm)
+            self._on_layer()
+        return normed
 
 
 def _build_mixer(spec: MixerSpec, index: int, weights: Weights, prefix: str, ops: Ops) -> Mixer:

@@ -5,10 +5,13 @@ rules, the state pool, the KV pool and the memory plan read it. Frozen values. N
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 FLOAT32_BYTES = 4
+
+StateDtype: TypeAlias = Literal["float32", "bfloat16"]
+STATE_DTYPE_BYTES: dict[StateDtype, int] = {"float32": FLOAT32_BYTES, "bfloat16": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,17 +21,17 @@ class StateSpec:
     Attributes:
         name: `conv` or `ssm`.
         shape: shape of one slot's part.
-        dtype: always float32; reduced precision costs accuracy that users notice.
+        dtype: how its numbers are kept; every computation is in float32.
     """
 
     name: str
     shape: tuple[int, ...]
-    dtype: Literal["float32"] = "float32"
+    dtype: StateDtype = "float32"
 
     @property
     def num_bytes(self) -> int:
         """Bytes of one slot's part."""
-        return math.prod(self.shape) * FLOAT32_BYTES
+        return math.prod(self.shape) * STATE_DTYPE_BYTES[self.dtype]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,7 @@ class Mamba1Spec:
         dt_rank: R, width of the low-rank step size.
         has_conv_bias: the convolution has a bias.
         has_proj_bias: in_proj and out_proj have biases.
+        ssm_dtype: of the ssm state; conv states are float32.
     """
 
     inner_size: int
@@ -57,12 +61,13 @@ class Mamba1Spec:
     dt_rank: int
     has_conv_bias: bool
     has_proj_bias: bool
+    ssm_dtype: StateDtype = "float32"
 
     def state_specs(self) -> tuple[StateSpec, ...]:
         """States of one slot: conv (K-1, E) and ssm (N, E), the transposed layout of the kernels."""
         return (
             StateSpec("conv", (self.conv_width - 1, self.inner_size)),
-            StateSpec("ssm", (self.state_size, self.inner_size)),
+            StateSpec("ssm", (self.state_size, self.inner_size), self.ssm_dtype),
         )
 
 
@@ -80,6 +85,7 @@ class Mamba2Spec:
         norm_eps: of the gated norm.
         has_conv_bias: the convolution has a bias.
         has_proj_bias: in_proj and out_proj have biases.
+        ssm_dtype: of the ssm state; conv states are float32.
     """
 
     num_heads: int
@@ -91,6 +97,7 @@ class Mamba2Spec:
     norm_eps: float
     has_conv_bias: bool
     has_proj_bias: bool
+    ssm_dtype: StateDtype = "float32"
 
     @property
     def inner_size(self) -> int:
@@ -111,7 +118,7 @@ class Mamba2Spec:
         """States of one slot: conv (K-1, E + 2GN) and ssm (H, P, N)."""
         return (
             StateSpec("conv", (self.conv_width - 1, self.conv_size)),
-            StateSpec("ssm", (self.num_heads, self.head_dim, self.state_size)),
+            StateSpec("ssm", (self.num_heads, self.head_dim, self.state_size), self.ssm_dtype),
         )
 
 
@@ -212,3 +219,13 @@ class ModelSpec:
             for index, layer in enumerate(self.layers)
             if isinstance(layer.mixer, AttentionSpec)
         }
+
+    def with_ssm_dtype(self, dtype: StateDtype) -> "ModelSpec":
+        """Return the same model with ssm states of another dtype."""
+        return replace(self, layers=tuple(_with_ssm_dtype(layer, dtype) for layer in self.layers))
+
+
+def _with_ssm_dtype(layer: LayerSpec, dtype: StateDtype) -> LayerSpec:
+    if isinstance(layer.mixer, AttentionSpec):
+        return layer
+    return replace(layer, mixer=replace(layer.mixer, ssm_dtype=dtype))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mambad.kernels.chunks import Chunks
-from mambad.kernels.cpu.library import ChunksArgument
+from mambad.kernels.cpu import state_calls
 
 
 def _complain(name: str, x: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> NoReturn:
@@ -55,21 +55,22 @@ def indices(name: str, x: Tensor, shape: tuple[int, ...]) -> Tensor:
     return whole(name, x, shape, torch.int32)
 
 
-def in_place(name: str, x: Tensor, shape: tuple[int, ...]) -> int:
-    """Return the address of x, float32 of this shape, which the op changes and which must be contiguous."""
-    if x.dtype is not torch.float32 or x.shape != shape or not x.is_cpu:
-        _complain(name, x, shape, torch.float32)
+def in_place(name: str, x: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> int:
+    """Return the address of x, of this dtype and shape, which the op changes and which must be contiguous."""
+    if x.dtype is not dtype or x.shape != shape or not x.is_cpu:
+        _complain(name, x, shape, dtype)
     if not x.is_contiguous():
         raise ValueError(f"{name} is changed in place and must be contiguous")
     return x.data_ptr()
 
 
-def new(shape: tuple[int, ...]) -> Tensor:
-    """Return an uninitialised float32 tensor for a result."""
-    return torch.empty(shape, dtype=torch.float32)
+def state_in_place(name: str, x: Tensor, shape: tuple[int, ...]) -> tuple[int, bool]:
+    """Return what `in_place` does for a state, float32 or bfloat16, and whether it is bfloat16."""
+    is_bfloat16 = x.dtype is torch.bfloat16
+    return in_place(name, x, shape, torch.bfloat16 if is_bfloat16 else torch.float32), is_bfloat16
 
 
-def chunks_argument(chunks: Chunks) -> tuple[ChunksArgument, tuple[Tensor, ...]]:
+def chunks_argument(chunks: Chunks) -> tuple[state_calls.Chunks, tuple[Tensor, ...]]:
     """Return the C view of chunks and the tensors that must live as long as it does."""
     count = chunks.num_chunks
     kept = (
@@ -79,4 +80,12 @@ def chunks_argument(chunks: Chunks) -> tuple[ChunksArgument, tuple[Tensor, ...]]
         indices("checkpoint_slots", chunks.checkpoint_slots, (count,)),
         whole("has_initial_state", chunks.has_initial_state, (count,), torch.bool),
     )
-    return ChunksArgument(count, *(tensor.data_ptr() for tensor in kept)), kept
+    return state_calls.Chunks(count, *(tensor.data_ptr() for tensor in kept)), kept
+
+
+def rows_argument(
+    num_rows: int, read_slots: Tensor, write_slots: Tensor
+) -> tuple[state_calls.Rows, tuple[Tensor, ...]]:
+    """Return the C view of an update call's slots and the tensors that must live as long as it does."""
+    kept = (indices("read_slots", read_slots, (num_rows,)), indices("write_slots", write_slots, (num_rows,)))
+    return state_calls.Rows(*(tensor.data_ptr() for tensor in kept)), kept

@@ -11,15 +11,15 @@
 #include "chunks.h"
 #include "functions.h"
 
-/* library.py mirrors the fields' order. */
+/* attention_calls.py mirrors the fields' order. */
 struct attention {
+    size_t num_tokens;
     const float *q; /* (num_tokens, num_heads, head_size), tokens q_stride apart */
     size_t q_stride;
     const float *k_cache; /* (num_blocks, block_size, num_kv_heads, head_size) */
     const float *v_cache;
     const int32_t *block_table; /* (num_table_rows, num_table_columns) */
     float *out;                 /* (num_tokens, num_heads, head_size) */
-    size_t num_tokens;
     size_t num_heads;
     size_t head_size;
     size_t num_blocks;

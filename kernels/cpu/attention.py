@@ -1,11 +1,9 @@
 """Attention over cached keys and values on the C library."""
 
-from ctypes import byref
-
 from torch import Tensor
 
-from mambad.kernels.cpu.arguments import check_dims, check_divides, in_place, indices, new, rows
-from mambad.kernels.cpu.library import AttentionArgument, KvWriteArgument
+from mambad.kernels.cpu.arguments import check_dims, check_divides, in_place, indices, rows
+from mambad.kernels.cpu.attention_calls import Attention
 from mambad.kernels.cpu.pool import Pool
 
 Cache = tuple[Tensor, Tensor, Tensor]
@@ -21,12 +19,13 @@ def kv_write(pool: Pool, k: Tensor, v: Tensor, cache: Cache, positions: Tensor, 
     k, v = rows("k", k, shape), rows("v", v, shape)
     positions = indices("positions", positions, (num_tokens,))
     table_rows = indices("table_rows", table_rows, (num_tokens,))
-    argument = KvWriteArgument(
+    pool.call(
+        "kv_write",
+        num_tokens,
         *(k.data_ptr(), k.stride(0), v.data_ptr(), v.stride(0), k_cache.data_ptr(), v_cache.data_ptr()),
         *(positions.data_ptr(), table.data_ptr(), table_rows.data_ptr()),
-        *(num_tokens, num_kv_heads * head_size, num_blocks, block_size, *table.shape),
+        *(num_kv_heads * head_size, num_blocks, block_size, *table.shape),
     )
-    pool.call("kv_write", byref(argument))
 
 
 def attention_prefill(
@@ -60,19 +59,13 @@ def _attend(pool: Pool, op: str, q: Tensor, cache: Cache, scale: float, *where: 
     check_divides("number of kv heads", num_kv_heads, "number of query heads", num_heads)
     shape = (num_tokens, num_heads, head_size)
     q = rows("q", q, shape)
-    out = new(shape)
-    argument = AttentionArgument(
-        *(
-            q.data_ptr(),
-            q.stride(0),
-            k_cache.data_ptr(),
-            v_cache.data_ptr(),
-            table.data_ptr(),
-            out.data_ptr(),
-        ),
-        *(num_tokens, num_heads, head_size, num_blocks, block_size, num_kv_heads, *table.shape, scale),
+    out = pool.new(shape)
+    attention = Attention(
+        *(num_tokens, q.data_ptr(), q.stride(0)),
+        *(k_cache.data_ptr(), v_cache.data_ptr(), table.data_ptr(), out.data_ptr()),
+        *(num_heads, head_size, num_blocks, block_size, num_kv_heads, *table.shape, scale),
     )
-    pool.call(op, byref(argument), *where)
+    pool.call(op, attention, *where)
     return out
 
 

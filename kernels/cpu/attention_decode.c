@@ -4,6 +4,13 @@
  */
 #include "attention.h"
 
+/* Tokens are rows here. */
+struct attention_decode_call {
+    struct attention attention;
+    const int32_t *table_rows;
+    const int32_t *positions;
+};
+
 struct decode {
     const struct attention *op;
     const int32_t *table_rows;
@@ -52,10 +59,10 @@ static void attend_units(const void *argument, size_t begin, size_t end, size_t 
     }
 }
 
-/* Tokens are rows here. */
-EXPORT int KERNEL(attention_decode)(struct pool *pool, const struct attention *op, const int32_t *table_rows,
-                                    const int32_t *positions)
+EXPORT int KERNEL(attention_decode)(struct pool *pool, const struct attention_decode_call *call)
 {
+    const struct attention *op = &call->attention;
+    const int32_t *table_rows = call->table_rows, *positions = call->positions;
     size_t num_keys = 0;
     for (size_t row = 0; row < op->num_tokens; row++) {
         if (table_rows[row] == 0)

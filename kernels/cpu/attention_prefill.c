@@ -8,6 +8,14 @@
 
 enum { QUERY_BLOCK = 8 };
 
+struct attention_prefill_call {
+    struct attention attention;
+    size_t num_chunks;
+    const int32_t *chunk_rows;
+    const int32_t *chunk_positions;
+    const int32_t *starts;
+};
+
 struct prefill {
     const struct attention *op;
     const int32_t *chunk_rows;
@@ -92,10 +100,11 @@ static void attend_units(const void *argument, size_t begin, size_t end, size_t 
         attend(prefill, unit / num_heads, unit % num_heads, prefill->scratch + thread * prefill->scratch_floats);
 }
 
-EXPORT int KERNEL(attention_prefill)(struct pool *pool, const struct attention *op, size_t num_chunks,
-                                     const int32_t *chunk_rows, const int32_t *chunk_positions,
-                                     const int32_t *starts)
+EXPORT int KERNEL(attention_prefill)(struct pool *pool, const struct attention_prefill_call *call)
 {
+    const struct attention *op = &call->attention;
+    size_t num_chunks = call->num_chunks;
+    const int32_t *chunk_rows = call->chunk_rows, *chunk_positions = call->chunk_positions, *starts = call->starts;
     enum status status = check_starts(starts, num_chunks, op->num_tokens);
     for (size_t i = 0; status == OK && i < num_chunks; i++) {
         int64_t end = (int64_t)chunk_positions[i] + starts[i + 1] - starts[i];

@@ -12,11 +12,12 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 LIBRARY_NAME = "libmambad_cpu.so"
 
-_COMMON_SOURCES = ("pool.c", "memory.c", "dispatch.c")
+_COMMON_SOURCES = ("pool.c", "program.c", "memory.c", "dispatch.c")
 
 _FLAGS = (
     "-std=gnu11",
@@ -34,11 +35,18 @@ _FLAGS = (
     "-fno-trapping-math",
 )
 
+_AVX512 = ("-march=x86-64-v4", "-mprefer-vector-width=512")
+_AVX512_BF16 = (*_AVX512, "-mavx512bf16", "-mavx512vnni")
 _LEVEL_FLAGS = {
-    "avx512": ("-march=x86-64-v4", "-mprefer-vector-width=512"),
+    "amx": (*_AVX512_BF16, "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
+    "avx512bf16": _AVX512_BF16,
+    "avx512": _AVX512,
     "avx2": ("-march=x86-64-v3",),
     "generic": (),
 }
+
+LEVELS = tuple(_LEVEL_FLAGS)
+"""All dispatch levels, the best first. A compiler that does not know one's flags leaves it out."""
 
 
 class BuildError(Exception):
@@ -57,14 +65,15 @@ def sources_digest(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def build_library(folder: Path, extra_flags: tuple[str, ...] = ()) -> Path:
-    """Compile the sources of `folder` for all dispatch levels and link them into one shared object.
+def build_library(folder: Path, extra_flags: tuple[str, ...] = (), levels: tuple[str, ...] = LEVELS) -> Path:
+    """Compile the sources of `folder` for dispatch levels and link them into one shared object.
 
     The compiler is $CC, else cc. The file appears at once and complete, or not at all.
 
     Args:
         folder: where the sources are and the shared object goes.
         extra_flags: flags for compiler and linker, such as -fsanitize=address.
+        levels: the levels wanted; those that this compiler or machine can't have are left out.
 
     Returns:
         Path of the shared object.
@@ -74,19 +83,37 @@ def build_library(folder: Path, extra_flags: tuple[str, ...] = ()) -> Path:
     """
     folder = folder.resolve()
     compiler = (*shlex.split(os.environ.get("CC", "cc")), *_FLAGS, *extra_flags)
-    levels = ("avx512", "avx2", "generic") if platform.machine() in ("x86_64", "AMD64") else ("generic",)
     ops = sorted(path.name for path in folder.glob("*.c") if path.name not in _COMMON_SOURCES)
-    with tempfile.TemporaryDirectory(dir=folder, prefix="build-") as temporary:
+    with (
+        tempfile.TemporaryDirectory(dir=folder, prefix="build-") as temporary,
+        ThreadPoolExecutor(os.cpu_count()) as executor,
+    ):
         work = Path(temporary)
-        for level in levels:
-            _compile(compiler, folder, ops, work / level, (f"-DLEVEL={level}", *_LEVEL_FLAGS[level]))
-        has_levels = (f"-DHAS_{level.upper()}" for level in levels)
+        levels = tuple(level for level in levels if _has_level(compiler, level, work))
         digest = f'-DSOURCES_DIGEST="{sources_digest(folder)}"'
-        _compile(compiler, folder, _COMMON_SOURCES, work / "common", (*has_levels, digest))
+        common_flags = (*(f"-DHAS_{level.upper()}" for level in levels), digest)
+        jobs = [executor.submit(_compile, compiler, folder, _COMMON_SOURCES, work / "common", common_flags)]
+        for level in levels:
+            flags = (f"-DLEVEL={level}", *_LEVEL_FLAGS[level])
+            jobs.append(executor.submit(_compile, compiler, folder, ops, work / level, flags))
+        for job in jobs:
+            job.result()
         objects = sorted(str(path) for path in work.glob("*/*.o"))
         library = work / LIBRARY_NAME
         _run((*compiler, "-shared", "-o", str(library), *objects, "-lm"), work)
         return library.replace(folder / LIBRARY_NAME)
+
+
+def _has_level(compiler: tuple[str, ...], level: str, work: Path) -> bool:
+    if level == "generic":
+        return True
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return False
+    try:
+        _run((*compiler, *_LEVEL_FLAGS[level], "-fsyntax-only", "-x", "c", os.devnull), work)
+    except BuildError:
+        return False
+    return True
 
 
 def _compile(

@@ -18,8 +18,8 @@ struct chunks {
     const bool *has_initial_state;
 };
 
+/* The slots of an update call's rows. */
 struct rows {
-    size_t num_rows;
     const int32_t *read_slots;
     const int32_t *write_slots;
 };
@@ -94,9 +94,9 @@ static inline enum status check_chunks(const struct chunks *chunks, size_t num_t
     return OK;
 }
 
-static inline enum status check_rows(const struct rows *rows, size_t num_slots)
+static inline enum status check_rows(const struct rows *rows, size_t num_rows, size_t num_slots)
 {
-    for (size_t i = 0; i < rows->num_rows; i++)
+    for (size_t i = 0; i < num_rows; i++)
         if (!is_index(rows->read_slots[i], num_slots) || !is_index(rows->write_slots[i], num_slots))
             return BAD_SLOT;
     return OK;

@@ -1,12 +1,20 @@
 """Causal depthwise convolution on the C library."""
 
-from ctypes import byref
+from ctypes import Structure
 
 from torch import Tensor
 
 from mambad.kernels.chunks import Chunks
-from mambad.kernels.cpu.arguments import check_dims, chunks_argument, in_place, indices, new, rows, whole
+from mambad.kernels.cpu.arguments import (
+    check_dims,
+    chunks_argument,
+    in_place,
+    rows,
+    rows_argument,
+    whole,
+)
 from mambad.kernels.cpu.pool import Pool
+from mambad.kernels.cpu.state_calls import Conv
 
 
 def conv_prefill(
@@ -14,7 +22,7 @@ def conv_prefill(
 ) -> Tensor:
     """Implement `Ops.conv_prefill`."""
     where, _kept = chunks_argument(chunks)
-    return _call(pool, "conv_prefill", (x, weight, bias, conv_state), byref(where))
+    return _call(pool, "conv_prefill", (x, weight, bias, conv_state), where)
 
 
 def conv_update(
@@ -27,14 +35,12 @@ def conv_update(
     write_slots: Tensor,
 ) -> Tensor:
     """Implement `Ops.conv_update`."""
-    shape = (x.shape[0],)
-    reads, writes = indices("read_slots", read_slots, shape), indices("write_slots", write_slots, shape)
-    tensors = (x, weight, bias, conv_state)
-    return _call(pool, "conv_update", tensors, reads.data_ptr(), writes.data_ptr())
+    where, _kept = rows_argument(x.shape[0], read_slots, write_slots)
+    return _call(pool, "conv_update", (x, weight, bias, conv_state), where)
 
 
 def _call(
-    pool: Pool, op: str, tensors: tuple[Tensor, Tensor, Tensor | None, Tensor], *where: object
+    pool: Pool, op: str, tensors: tuple[Tensor, Tensor, Tensor | None, Tensor], where: Structure
 ) -> Tensor:
     x, weight, bias, conv_state = tensors
     check_dims("x", x, 2)
@@ -45,8 +51,8 @@ def _call(
     weight = whole("weight", weight, (num_channels, kernel_width))
     bias = None if bias is None else whole("bias", bias, (num_channels,))
     state = in_place("conv_state", conv_state, (num_slots, kernel_width - 1, num_channels))
-    out = new(shape)
+    out = pool.new(shape)
     sources = (x.data_ptr(), x.stride(0), weight.data_ptr(), None if bias is None else bias.data_ptr())
-    sizes = (num_tokens, num_channels, kernel_width, num_slots)
-    pool.call(op, *sources, state, out.data_ptr(), *sizes, *where)
+    sizes = (num_channels, kernel_width, num_slots)
+    pool.call(op, Conv(num_tokens, *sources, state, out.data_ptr(), *sizes), where)
     return out

@@ -26,6 +26,21 @@ INLINE lanes exp_lanes(lanes x)
     return scaled(p + 1.0f, n);
 }
 
+/* 2^x for x <= 0: the same by another polynomial, whose constant term is exactly 1. */
+INLINE lanes exp2_of_negative(lanes x)
+{
+    const float round_to_integer = 12582912.0f;
+    x = at_least(broadcast(-152.0f), x);
+    lanes n = (x + round_to_integer) - round_to_integer;
+    lanes r = x - n;
+    lanes p = fused(broadcast(1.5353361960e-4f), r, broadcast(1.3398873853e-3f));
+    p = fused(p, r, broadcast(9.6184369177e-3f));
+    p = fused(p, r, broadcast(5.5503323674e-2f));
+    p = fused(p, r, broadcast(2.4022647738e-1f));
+    p = fused(p, r, broadcast(6.9314718246e-1f));
+    return scaled(fused(p, r, broadcast(1.0f)), n);
+}
+
 /* log(1 + y) for y >= 0 (or NaN): log of the rounded sum by Cephes logf, plus what rounding lost. */
 INLINE lanes log1p_lanes(lanes y)
 {

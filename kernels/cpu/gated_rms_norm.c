@@ -3,16 +3,18 @@
 
 #include "functions.h"
 
-struct gated_norm {
+/* y, z (num_rows, width), rows y_stride and z_stride apart; weight (width); out (num_rows, width). */
+struct gated_rms_norm_call {
+    size_t num_rows;
     const float *y;
     size_t y_stride;
     const float *z;
     size_t z_stride;
     const float *weight;
-    float epsilon;
     float *out;
     size_t width;
     size_t num_groups;
+    float epsilon;
 };
 
 /* The gated values stand in out until the group's scale is known. */
@@ -31,7 +33,7 @@ static void norm_group(const float *y, const float *z, const float *weight, floa
 
 static void norm_rows(const void *op, size_t begin, size_t end, size_t thread)
 {
-    const struct gated_norm *norm = op;
+    const struct gated_rms_norm_call *norm = op;
     size_t group_width = norm->width / norm->num_groups;
     (void)thread;
     for (size_t row = begin; row < end; row++)
@@ -40,12 +42,8 @@ static void norm_rows(const void *op, size_t begin, size_t end, size_t thread)
                        norm->weight + channel, norm->epsilon, norm->out + row * norm->width + channel, group_width);
 }
 
-/* y, z (num_rows, width), rows y_stride and z_stride apart; weight (width); out (num_rows, width). */
-EXPORT int KERNEL(gated_rms_norm)(struct pool *pool, const float *y, size_t y_stride, const float *z, size_t z_stride,
-                                  const float *weight, float epsilon, float *out, size_t num_rows, size_t width,
-                                  size_t num_groups)
+EXPORT int KERNEL(gated_rms_norm)(struct pool *pool, const struct gated_rms_norm_call *call)
 {
-    struct gated_norm norm = {y, y_stride, z, z_stride, weight, epsilon, out, width, num_groups};
-    pool_run(pool, num_rows, grain_for(2 * width), norm_rows, &norm);
+    pool_run(pool, call->num_rows, grain_for(2 * call->width), norm_rows, call);
     return OK;
 }

@@ -1,8 +1,12 @@
 /* What every op file shares: names of exported functions, status codes, small helpers.
  *
- * Each op file is compiled once for every dispatch level (build.py), with LEVEL set to avx512, avx2 or
- * generic, and exports its op as mambad_<LEVEL>_<op>; pool.c, memory.c and dispatch.c are compiled once for
+ * Each op file is compiled once for every dispatch level (build.py), with LEVEL set to its name, such as
+ * avx512, and exports its op as mambad_<LEVEL>_<op>; pool.c, memory.c and dispatch.c are compiled once for
  * all. library.py chooses a level when it loads the library.
+ *
+ * Every op is `int KERNEL(op)(struct pool *, const struct <op>_call *)`: one struct holds all its arguments.
+ * calls.py mirrors it field by field. Its first field is a size_t, the number of rows or tokens, so that a
+ * recorded call can be repeated with another number of them; the strides of a call do not depend on it.
  *
  * All arithmetic follows IEEE 754 as written: the build forbids contraction and reassociation, and a fused
  * multiply-add appears only where fused() stands. So a value does not depend on which loop body, row block
@@ -23,7 +27,7 @@
 #define INLINE static inline __attribute__((always_inline))
 
 /* What an op returns; library.py raises an exception for all but OK. */
-enum status { OK = 0, OUT_OF_MEMORY = 1, BAD_CHUNKS = 2, BAD_SLOT = 3, BAD_BLOCK = 4 };
+enum status { OK = 0, OUT_OF_MEMORY = 1, BAD_CHUNKS = 2, BAD_SLOT = 3, BAD_BLOCK = 4, BAD_TOKEN = 5 };
 
 static inline size_t min_size(size_t a, size_t b)
 {

@@ -3,8 +3,9 @@
 
 #include "chunks.h"
 
-/* library.py mirrors the fields' order. */
-struct kv_write {
+/* attention_calls.py mirrors the fields' order. */
+struct kv_write_call {
+    size_t num_tokens;
     const float *k; /* (num_tokens, row_floats), tokens k_stride apart */
     size_t k_stride;
     const float *v;
@@ -14,7 +15,6 @@ struct kv_write {
     const int32_t *positions;
     const int32_t *block_table; /* (num_table_rows, num_table_columns) */
     const int32_t *table_rows;
-    size_t num_tokens;
     size_t row_floats;
     size_t num_blocks;
     size_t block_size;
@@ -22,7 +22,7 @@ struct kv_write {
     size_t num_table_columns;
 };
 
-static int32_t block_of(const struct kv_write *op, size_t token)
+static int32_t block_of(const struct kv_write_call *op, size_t token)
 {
     size_t column = (size_t)op->positions[token] / op->block_size;
     return op->block_table[(size_t)op->table_rows[token] * op->num_table_columns + column];
@@ -30,7 +30,7 @@ static int32_t block_of(const struct kv_write *op, size_t token)
 
 static void write_tokens(const void *argument, size_t begin, size_t end, size_t thread)
 {
-    const struct kv_write *op = argument;
+    const struct kv_write_call *op = argument;
     (void)thread;
     for (size_t token = begin; token < end; token++) {
         size_t block = (size_t)block_of(op, token);
@@ -42,7 +42,7 @@ static void write_tokens(const void *argument, size_t begin, size_t end, size_t 
     }
 }
 
-EXPORT int KERNEL(kv_write)(struct pool *pool, const struct kv_write *op)
+EXPORT int KERNEL(kv_write)(struct pool *pool, const struct kv_write_call *op)
 {
     for (size_t token = 0; token < op->num_tokens; token++) {
         if (!is_index(op->table_rows[token], op->num_table_rows))

@@ -5,7 +5,7 @@ import weakref
 import torch
 from torch import Tensor
 
-from mambad.kernels.cpu.arguments import check_dims, new, rows, whole
+from mambad.kernels.cpu.arguments import check_dims, rows, whole
 from mambad.kernels.cpu.library import Library
 from mambad.kernels.cpu.pool import Pool
 from mambad.kernels.ops import PackedLinear
@@ -44,11 +44,22 @@ def pack_linear(pool: Pool, weight: Tensor, bias: Tensor | None) -> CpuLinear:
     return CpuLinear(pool.library, address, num_out, num_in)
 
 
+def embed_packed(pool: Pool, packed: PackedLinear, token_ids: Tensor, multiplier: float) -> Tensor:
+    """Implement `Ops.embed` for an embedding that is a packed linear layer."""
+    assert isinstance(packed, CpuLinear), "packed by another implementation, or quantized"
+    check_dims("token_ids", token_ids, 1)
+    num_rows = token_ids.shape[0]
+    token_ids = whole("token_ids", token_ids, (num_rows,), torch.int64)
+    out = pool.new((num_rows, packed.num_in))
+    pool.call("embed_packed", num_rows, token_ids.data_ptr(), packed.address, out.data_ptr(), multiplier)
+    return out
+
+
 def linear(pool: Pool, x: Tensor, packed: PackedLinear) -> Tensor:
     """Implement `Ops.linear`."""
     assert isinstance(packed, CpuLinear), "packed by another implementation"
     num_rows = x.shape[0]
     x = rows("x", x, (num_rows, packed.num_in))
-    out = new((num_rows, packed.num_out))
-    pool.call("linear", packed.address, x.data_ptr(), x.stride(0), num_rows, out.data_ptr())
+    out = pool.new((num_rows, packed.num_out))
+    pool.call("linear", num_rows, packed.address, x.data_ptr(), x.stride(0), out.data_ptr())
     return out

@@ -4,14 +4,36 @@ Joins the folder's ops, one Python file for each file of `reference/`. They chec
 arithmetic is in the C sources, whose declarations are in `library.py`.
 """
 
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mambad.kernels.chunks import Chunks
-from mambad.kernels.cpu import activation, attention, conv, linear, norm, selective_scan, ssd
+from mambad.kernels.cpu import (
+    activation,
+    attention,
+    conv,
+    embedding,
+    linear,
+    norm,
+    quantized,
+    sampling,
+    selective_scan,
+    ssd,
+)
 from mambad.kernels.cpu.library import Library, LibraryError
 from mambad.kernels.cpu.linear import CpuLinear
 from mambad.kernels.cpu.pool import Pool
+from mambad.kernels.cpu.program import CpuProgram
+from mambad.kernels.cpu.quantized import CpuQuantized
+from mambad.kernels.draws import DrawParams
 from mambad.kernels.ops import PackedLinear
+from mambad.kernels.quantization import WeightFormat
+
+_Result = TypeVar("_Result")
 
 
 class CpuOps:
@@ -23,7 +45,7 @@ class CpuOps:
     Attributes:
         name: "cpu-" and the dispatch level.
         reason: why it was chosen, for the log.
-        level: the dispatch level, to which bit equality is bound: avx512, avx2 or generic.
+        level: the dispatch level, to which bit equality is bound: one of `build.LEVELS`.
         num_threads: threads that an op may use, the caller's included.
     """
 
@@ -32,23 +54,58 @@ class CpuOps:
         self.level = library.level
         self.name = f"cpu-{library.level}"
         self.num_threads = num_threads
-        self.reason = f"C kernels, {num_threads} thread{'s' if num_threads > 1 else ''}"
+        note = "" if library.note is None else f"; {library.note}"
+        self.reason = f"C kernels, {num_threads} thread{'s' if num_threads > 1 else ''}{note}"
 
     def close(self) -> None:
         """End the threads; no op may be called afterwards. Closing twice is harmless."""
         self._pool.close()
 
-    def pack_linear(self, weight: Tensor, bias: Tensor | None) -> CpuLinear:
+    def record(
+        self, function: Callable[[], _Result], progress_address: int | None = None
+    ) -> tuple[CpuProgram, _Result]:
+        """Implement `Ops.record`."""
+        with self._pool.recording() as recording:
+            result = function()
+        return CpuProgram(self._pool, recording, progress_address), result
+
+    def pack_linear(
+        self, weight: Tensor, bias: Tensor | None, weight_format: WeightFormat | None = None
+    ) -> CpuLinear | CpuQuantized:
         """Implement `Ops.pack_linear`."""
+        if weight_format is not None:
+            return quantized.pack_quantized(self._pool, weight, bias, weight_format)
         return linear.pack_linear(self._pool, weight, bias)
 
     def linear(self, x: Tensor, packed: PackedLinear) -> Tensor:
         """Implement `Ops.linear`."""
+        if isinstance(packed, CpuQuantized):
+            return quantized.quantized_linear(self._pool, x, packed)
         return linear.linear(self._pool, x, packed)
+
+    def embed(self, table: Tensor | PackedLinear, token_ids: Tensor, multiplier: float) -> Tensor:
+        """Implement `Ops.embed`."""
+        if not isinstance(table, Tensor):
+            return linear.embed_packed(self._pool, table, token_ids, multiplier)
+        return embedding.embed_table(self._pool, table, token_ids, multiplier)
+
+    def divide(self, x: Tensor, divisor: float) -> None:
+        """Implement `Ops.divide`."""
+        activation.divide(self._pool, x, divisor)
+
+    def draw(self, logits: Tensor, params: DrawParams) -> NDArray[np.int64]:
+        """Implement `Ops.draw`."""
+        return sampling.draw(self._pool, logits, params)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """Implement `Ops.rms_norm`."""
         return norm.rms_norm(self._pool, x, weight, eps)
+
+    def add_rms_norm(
+        self, residual: Tensor, update: Tensor, multiplier: float, weight: Tensor, eps: float
+    ) -> Tensor:
+        """Implement `Ops.add_rms_norm`."""
+        return norm.add_rms_norm(self._pool, residual, update, multiplier, weight, eps)
 
     def gated_rms_norm(self, y: Tensor, z: Tensor, weight: Tensor, eps: float, num_groups: int) -> Tensor:
         """Implement `Ops.gated_rms_norm`."""

@@ -5,15 +5,16 @@
  * fixed time, which bridges the gap between two ops of a step, and then sleeps, so that idle threads leave an
  * over-committed machine alone.
  */
+#include "clock.h"
 #include "kernel.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <time.h>
 
-enum { SPIN_NANOSECONDS = 50000, RANGES_PER_THREAD = 4, ALIGNMENT = 64 };
+enum { SPIN_NANOSECONDS = 50000, LOOKS_PER_YIELD = 32, RANGES_PER_THREAD = 4, ALIGNMENT = 64 };
 
 /* Bit of pool.gate that says that threads may come in; the bits below count those that are in. */
 static const unsigned gate_is_open = 1u << 31;
@@ -48,13 +49,6 @@ struct pool {
     size_t scratch_floats;
 };
 
-static uint64_t now_nanoseconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 static void relax(void)
 {
 #if defined(__x86_64__)
@@ -64,12 +58,14 @@ static void relax(void)
 #endif
 }
 
-/* Spins until *value differs from `old` (is_equal false) or equals it (true); false when time is up. */
+/* Spins until *value differs from `old` (is_equal false) or equals it (true); false when time is up. After the
+ * first few looks it lets others run between two: on an over-committed machine the one who is waited for may
+ * need this very processor. */
 static bool spin_until(atomic_uint *value, unsigned old, bool is_equal)
 {
     uint64_t end = 0;
     for (;;) {
-        for (int i = 0; i < 32; i++) {
+        for (int i = 0; i < LOOKS_PER_YIELD; i++) {
             if ((atomic_load(value) == old) == is_equal)
                 return true;
             relax();
@@ -79,6 +75,8 @@ static bool spin_until(atomic_uint *value, unsigned old, bool is_equal)
             end = now + SPIN_NANOSECONDS;
         else if (now >= end)
             return false;
+        else
+            sched_yield();
     }
 }
 
@@ -164,15 +162,24 @@ static void close_gate_and_wait(struct pool *pool)
     pthread_mutex_unlock(&pool->mutex);
 }
 
+/* Ranges of one size, as many for each thread, none smaller than the grain. */
+static size_t choose_range_size(const struct pool *pool, size_t count, size_t grain)
+{
+    size_t num_ranges = count / max_size(grain, 1), threads = pool->num_threads;
+    if (threads == 1 || num_ranges < 2)
+        return count;
+    num_ranges = min_size(num_ranges, threads * RANGES_PER_THREAD);
+    if (num_ranges > threads)
+        num_ranges = num_ranges / threads * threads;
+    return divide_up(count, num_ranges);
+}
+
 void pool_run(struct pool *pool, size_t count, size_t grain, range_function *function, const void *op)
 {
     if (count == 0)
         return;
-    size_t num_ranges = pool->num_threads * RANGES_PER_THREAD;
-    size_t range_size = (count + num_ranges - 1) / num_ranges;
-    if (range_size < grain)
-        range_size = grain;
-    if (pool->num_threads == 1 || range_size >= count) {
+    size_t range_size = choose_range_size(pool, count, grain);
+    if (range_size >= count) {
         function(op, 0, count, 0);
         return;
     }

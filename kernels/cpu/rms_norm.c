@@ -1,37 +1,28 @@
-/* Root-mean-square norm of rows. The sum of squares is taken in the fixed order of add_products. */
-#include <math.h>
+/* Root-mean-square norm of rows: see norm.h. */
+#include "norm.h"
 
-#include "functions.h"
-
-struct norm {
+/* x (num_rows, width), rows x_stride apart; weight (width); out (num_rows, width). */
+struct rms_norm_call {
+    size_t num_rows;
     const float *x;
     size_t x_stride;
     const float *weight;
-    float epsilon;
     float *out;
     size_t width;
+    float epsilon;
 };
 
 static void norm_rows(const void *op, size_t begin, size_t end, size_t thread)
 {
-    const struct norm *norm = op;
+    const struct rms_norm_call *norm = op;
     (void)thread;
-    for (size_t row = begin; row < end; row++) {
-        const float *x = norm->x + row * norm->x_stride;
-        float *out = norm->out + row * norm->width;
-        lanes scale = broadcast(1.0f / sqrtf(dot(x, x, norm->width) / (float)norm->width + norm->epsilon));
-        for (size_t i = 0; i < norm->width; i += WIDTH) {
-            size_t count = norm->width - i;
-            store_first(out + i, load_first(x + i, count) * scale * load_first(norm->weight + i, count), count);
-        }
-    }
+    for (size_t row = begin; row < end; row++)
+        norm_row(norm->x + row * norm->x_stride, norm->weight, norm->epsilon, norm->out + row * norm->width,
+                 norm->width);
 }
 
-/* x (num_rows, width), rows x_stride apart; weight (width); out (num_rows, width). */
-EXPORT int KERNEL(rms_norm)(struct pool *pool, const float *x, size_t x_stride, const float *weight, float epsilon,
-                            float *out, size_t num_rows, size_t width)
+EXPORT int KERNEL(rms_norm)(struct pool *pool, const struct rms_norm_call *call)
 {
-    struct norm norm = {x, x_stride, weight, epsilon, out, width};
-    pool_run(pool, num_rows, grain_for(width), norm_rows, &norm);
+    pool_run(pool, call->num_rows, grain_for(call->width), norm_rows, call);
     return OK;
 }

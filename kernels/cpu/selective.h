@@ -1,18 +1,18 @@
 /* One token of Mamba-1's recurrence: what selective_scan and selective_state_update share.
  *
  * Lanes are channels; the sum over the state size runs n = 0, 1, 2, ... in each lane. Both ops use the same
- * code, so prefilling a token and decoding it give the same bits.
+ * code, so prefilling a token and decoding it give the same bits from the same state.
  */
 #ifndef MAMBAD_SELECTIVE_H
 #define MAMBAD_SELECTIVE_H
 
 #include "chunks.h"
 #include "functions.h"
+#include "state.h"
 
-enum { SELECTIVE_CHANNELS = 64 }; /* channels of a unit of work */
-
-/* The names are those of kernels/ops.py. library.py mirrors the fields' order. */
+/* The names are those of kernels/ops.py. state_calls.py mirrors the fields' order. */
 struct selective {
+    size_t num_tokens;
     const float *x;
     size_t x_stride;
     const float *dt;
@@ -26,57 +26,45 @@ struct selective {
     const float *z;
     size_t z_stride;
     const float *dt_bias;
-    float *state; /* (num_slots, state_size, num_channels) */
+    void *state; /* (num_slots, state_size, num_channels), float or bfloat16 */
+    size_t state_is_bfloat16;
     float *out;
-    size_t num_tokens;
     size_t num_channels;
     size_t state_size;
     size_t num_slots;
 };
 
-/* State of SELECTIVE_CHANNELS or fewer channels: row n starts at values + n * stride. */
-struct selective_state {
-    float *values;
-    size_t stride;
+/* What a token's channels (at most WIDTH) need before their states and keep until after them. */
+struct selective_step {
+    lanes exponent; /* dt * log2(e), to be multiplied by A */
+    lanes inflow;   /* dt * x */
 };
 
-/* `count` channels (at most WIDTH) from `channel` on; both states point at the first of them. */
-INLINE void selective_lanes(const struct selective *op, size_t token, size_t channel, size_t count,
-                            struct selective_state from, struct selective_state to)
+INLINE struct selective_step selective_step(const struct selective *op, size_t token, size_t channel, size_t count)
 {
     lanes x = load_first(op->x + token * op->x_stride + channel, count);
     lanes dt = load_first(op->dt + token * op->dt_stride + channel, count);
     dt = softplus_lanes(dt + load_first(op->dt_bias + channel, count));
-    lanes inflow = dt * x, y = {0};
-    const float *A = op->A + channel;
-    const float *B = op->B + token * op->B_stride, *C = op->C + token * op->C_stride;
-    for (size_t n = 0; n < op->state_size; n++) {
-        lanes decay = exp_lanes(dt * load_first(A + n * op->num_channels, count));
-        lanes state = load_first(from.values + n * from.stride, count);
-        state = fused(decay, state, inflow * broadcast(B[n]));
-        store_first(to.values + n * to.stride, state, count);
-        y = fused(state, broadcast(C[n]), y);
-    }
-    y = fused(load_first(op->D + channel, count), x, y);
-    lanes z = load_first(op->z + token * op->z_stride + channel, count);
-    store_first(op->out + token * op->num_channels + channel, y * silu_lanes(z), count);
+    struct selective_step step = {dt * 1.44269504f, dt * x};
+    return step;
 }
 
-/* One token for num_channels channels from `channel` on; from and to may be the same state. */
-static inline void selective_token(const struct selective *op, size_t token, size_t channel, size_t num_channels,
-                                   struct selective_state from, struct selective_state to)
+/* Advances one state of the channels and adds its part of their output to y. */
+INLINE lanes selective_advance(struct selective_step step, lanes state, lanes A, float B, float C, lanes *y)
 {
-    size_t i = 0;
-    for (; i + WIDTH <= num_channels; i += WIDTH, from.values += WIDTH, to.values += WIDTH)
-        selective_lanes(op, token, channel + i, WIDTH, from, to);
-    if (i < num_channels)
-        selective_lanes(op, token, channel + i, num_channels - i, from, to);
-}
-
-static inline struct selective_state selective_slot(const struct selective *op, size_t slot, size_t channel)
-{
-    struct selective_state state = {op->state + slot * op->state_size * op->num_channels + channel, op->num_channels};
+    lanes decay = exp2_of_negative(step.exponent * A);
+    state = fused(decay, state, step.inflow * broadcast(B));
+    *y = fused(state, broadcast(C), *y);
     return state;
+}
+
+/* Writes the channels' outputs; y is C . state. */
+INLINE void selective_output(const struct selective *op, size_t token, size_t channel, size_t count, lanes y)
+{
+    lanes x = load_first(op->x + token * op->x_stride + channel, count);
+    lanes z = load_first(op->z + token * op->z_stride + channel, count);
+    y = fused(load_first(op->D + channel, count), x, y);
+    store_first(op->out + token * op->num_channels + channel, y * silu_lanes(z), count);
 }
 
 #endif

@@ -1,7 +1,9 @@
 /* The gated MLP's activation: silu of the first half of a row times the second half. */
 #include "functions.h"
 
-struct gate {
+/* gate_up (num_rows, 2 * width), rows stride apart; out (num_rows, width). */
+struct silu_mul_call {
+    size_t num_rows;
     const float *gate_up;
     size_t stride;
     float *out;
@@ -10,7 +12,7 @@ struct gate {
 
 static void gate_rows(const void *op, size_t begin, size_t end, size_t thread)
 {
-    const struct gate *gate = op;
+    const struct silu_mul_call *gate = op;
     (void)thread;
     for (size_t row = begin; row < end; row++) {
         const float *from = gate->gate_up + row * gate->stride;
@@ -22,11 +24,8 @@ static void gate_rows(const void *op, size_t begin, size_t end, size_t thread)
     }
 }
 
-/* gate_up (num_rows, 2 * width), rows stride apart; out (num_rows, width). */
-EXPORT int KERNEL(silu_mul)(struct pool *pool, const float *gate_up, size_t stride, float *out, size_t num_rows,
-                            size_t width)
+EXPORT int KERNEL(silu_mul)(struct pool *pool, const struct silu_mul_call *call)
 {
-    struct gate gate = {gate_up, stride, out, width};
-    pool_run(pool, num_rows, grain_for(2 * width), gate_rows, &gate);
+    pool_run(pool, call->num_rows, grain_for(2 * call->width), gate_rows, call);
     return OK;
 }

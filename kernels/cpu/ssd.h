@@ -4,9 +4,11 @@
 
 #include "chunks.h"
 #include "functions.h"
+#include "state.h"
 
-/* The names are those of kernels/ops.py. library.py mirrors the fields' order. */
+/* The names are those of kernels/ops.py. state_calls.py mirrors the fields' order. */
 struct ssd {
+    size_t num_tokens;
     const float *x;
     size_t x_stride;
     const float *dt;
@@ -20,9 +22,9 @@ struct ssd {
     const float *dt_bias;
     float dt_low;
     float dt_high;
-    float *state; /* (num_slots, num_heads, head_size, state_size) */
-    float *out;   /* (num_tokens, num_heads, head_size) */
-    size_t num_tokens;
+    void *state; /* (num_slots, num_heads, head_size, state_size), float or bfloat16 */
+    size_t state_is_bfloat16;
+    float *out; /* (num_tokens, num_heads, head_size) */
     size_t num_heads;
     size_t head_size;
     size_t num_groups;
@@ -42,10 +44,10 @@ static inline size_t ssd_group(const struct ssd *op, size_t head)
     return head / (op->num_heads / op->num_groups);
 }
 
-/* Where the state of row `row` (of head_size) of a head lies. */
-static inline float *ssd_slot(const struct ssd *op, size_t slot, size_t head, size_t row)
+/* Index of the first number of row `row` (of head_size) of a head in a slot. */
+static inline size_t ssd_state_index(const struct ssd *op, size_t slot, size_t head, size_t row)
 {
-    return op->state + ((slot * op->num_heads + head) * op->head_size + row) * op->state_size;
+    return ((slot * op->num_heads + head) * op->head_size + row) * op->state_size;
 }
 
 #endif

@@ -3,7 +3,7 @@
 `tensors` is (x, dt, A, B, C, D, dt_bias, ssm_state) throughout.
 """
 
-from ctypes import byref
+from ctypes import Structure
 
 from torch import Tensor
 
@@ -12,14 +12,13 @@ from mambad.kernels.cpu.arguments import (
     check_dims,
     check_divides,
     chunks_argument,
-    in_place,
-    indices,
-    new,
     rows,
+    rows_argument,
+    state_in_place,
     whole,
 )
-from mambad.kernels.cpu.library import SsdArgument
 from mambad.kernels.cpu.pool import Pool
+from mambad.kernels.cpu.state_calls import Ssd
 
 
 def ssd_scan(
@@ -27,7 +26,7 @@ def ssd_scan(
 ) -> Tensor:
     """Implement `Ops.ssd_scan`."""
     where, _kept = chunks_argument(chunks)
-    return _call(pool, "ssd_scan", tensors, dt_limit, byref(where))
+    return _call(pool, "ssd_scan", tensors, dt_limit, where)
 
 
 def ssd_state_update(
@@ -38,13 +37,12 @@ def ssd_state_update(
     write_slots: Tensor,
 ) -> Tensor:
     """Implement `Ops.ssd_state_update`."""
-    shape = (tensors[0].shape[0],)
-    reads, writes = indices("read_slots", read_slots, shape), indices("write_slots", write_slots, shape)
-    return _call(pool, "ssd_state_update", tensors, dt_limit, reads.data_ptr(), writes.data_ptr())
+    where, _kept = rows_argument(tensors[0].shape[0], read_slots, write_slots)
+    return _call(pool, "ssd_state_update", tensors, dt_limit, where)
 
 
 def _call(
-    pool: Pool, op: str, tensors: tuple[Tensor, ...], dt_limit: tuple[float, float], *where: object
+    pool: Pool, op: str, tensors: tuple[Tensor, ...], dt_limit: tuple[float, float], where: Structure
 ) -> Tensor:
     x, dt, A, B, C, D, dt_bias, ssm_state = tensors
     check_dims("x", x, 3)
@@ -57,13 +55,14 @@ def _call(
     C = rows("C", C, (num_tokens, num_groups, state_size))
     A, D = whole("A", A, (num_heads,)), whole("D", D, (num_heads,))
     dt_bias = whole("dt_bias", dt_bias, (num_heads,))
-    state = in_place("ssm_state", ssm_state, (num_slots, num_heads, head_size, state_size))
-    out = new(shape)
-    argument = SsdArgument(
+    state = state_in_place("ssm_state", ssm_state, (num_slots, num_heads, head_size, state_size))
+    out = pool.new(shape)
+    arguments = Ssd(
+        num_tokens,
         *(x.data_ptr(), x.stride(0), dt.data_ptr(), dt.stride(0), A.data_ptr()),
         *(B.data_ptr(), B.stride(0), C.data_ptr(), C.stride(0), D.data_ptr()),
-        *(dt_bias.data_ptr(), *dt_limit, state, out.data_ptr()),
-        *(num_tokens, num_heads, head_size, num_groups, state_size, num_slots),
+        *(dt_bias.data_ptr(), *dt_limit, *state, out.data_ptr()),
+        *(num_heads, head_size, num_groups, state_size, num_slots),
     )
-    pool.call(op, byref(argument), *where)
+    pool.call(op, arguments, where)
     return out

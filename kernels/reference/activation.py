@@ -34,3 +34,8 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     """Implement `Ops.silu_mul`."""
     gate, up = gate_up.chunk(2, dim=1)
     return silu_rows(gate) * up
+
+
+def divide(x: Tensor, divisor: float) -> None:
+    """Implement `Ops.divide`."""
+    x.div_(divisor)

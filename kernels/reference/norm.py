@@ -23,6 +23,12 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return _normalise(x, eps) * weight
 
 
+def add_rms_norm(residual: Tensor, update: Tensor, multiplier: float, weight: Tensor, eps: float) -> Tensor:
+    """Implement `Ops.add_rms_norm`."""
+    residual += update * multiplier
+    return rms_norm(residual, weight, eps)
+
+
 def gated_rms_norm(y: Tensor, z: Tensor, weight: Tensor, eps: float, num_groups: int) -> Tensor:
     """Implement `Ops.gated_rms_norm`."""
     num_tokens, num_channels = y.shape

@@ -4,7 +4,9 @@ It joins the ops of this folder; their contracts are in `mambad.kernels.ops`. Ev
 rows or chunks one at a time, because torch's bits depend on how many there are.
 """
 
-from mambad.kernels.reference import activation, attention, conv, norm, ssd
+from collections.abc import Callable
+
+from mambad.kernels.reference import activation, attention, conv, embedding, norm, sampling, ssd
 from mambad.kernels.reference import linear as linear_file
 from mambad.kernels.reference import selective_scan as scan_file
 
@@ -25,9 +27,16 @@ class ReferenceOps:
     def __init__(self, reason: str) -> None:
         self.reason = reason
 
+    def record(self, function: Callable[[], object], progress_address: int | None = None) -> None:
+        """Implement `Ops.record`: it can't."""
+
     pack_linear = staticmethod(linear_file.pack_linear)
     linear = staticmethod(linear_file.linear)
+    embed = staticmethod(embedding.embed)
+    divide = staticmethod(activation.divide)
+    draw = staticmethod(sampling.draw)
     rms_norm = staticmethod(norm.rms_norm)
+    add_rms_norm = staticmethod(norm.add_rms_norm)
     gated_rms_norm = staticmethod(norm.gated_rms_norm)
     silu_mul = staticmethod(activation.silu_mul)
     conv_prefill = staticmethod(conv.conv_prefill)

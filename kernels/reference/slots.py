@@ -46,14 +46,14 @@ def row_spans(read_slots: Tensor, write_slots: Tensor) -> Iterator[Span]:
 
 
 def read_state(states: Tensor, span: Span) -> Tensor:
-    """Return a copy of the state that the span starts from: states (S, ...) -> (...)."""
+    """Return a float32 copy of the state that the span starts from: states (S, ...) -> (...)."""
     if span.read_slot == 0:
-        return torch.zeros_like(states[0])
-    return states[span.read_slot].clone()
+        return torch.zeros_like(states[0], dtype=torch.float32)
+    return states[span.read_slot].to(torch.float32, copy=True)
 
 
 def write_state(states: Tensor, span: Span, state: Tensor) -> None:
-    """Store state (...) in every slot of states (S, ...) that the span writes."""
+    """Store state (...) in every slot of states (S, ...) that the span writes, rounded to their dtype."""
     for slot in span.write_slots:
         states[slot] = state
 

@@ -1,4 +1,4 @@
-"""`/live`, `/ping`, `/ready`, `/health` and `/version`: cheap enough for any probe, open without a key.
+"""`/live`, `/ping`, `/ready`, `/health`, `/load`, `/version`: cheap enough for any probe, open without a key.
 
 | | loading | ready | draining | dead |
 |---|---|---|---|---|
@@ -17,17 +17,22 @@ from mambad.server.answers import json_answer
 from mambad.server.context import context_of
 from mambad.server.engine_port import EnginePort
 from mambad.server.errors import RETRY_LATER
+from mambad.server.openapi import json_answer_operation
+from mambad.server.schemas.answers import Health, LoadAnswer, VersionAnswer
 
 router = APIRouter()
 REASONS = {"loading": "model_loading", "ready": "", "draining": "draining", "dead": "engine_dead"}
-UNAVAILABLE = {"503": {"description": "Loading, draining or dead."}}
-DESCRIPTION = {"responses": UNAVAILABLE}
+DESCRIPTION = json_answer_operation(Health)
+DESCRIPTION["responses"]["503"] = DESCRIPTION["responses"]["200"] | {
+    "description": "Loading, draining or dead."
+}
 
 
 @router.head("/live", include_in_schema=False)
 @router.head("/ping", include_in_schema=False)
 @router.get("/live", openapi_extra=DESCRIPTION)
 @router.get("/ping", openapi_extra=DESCRIPTION)
+@router.post("/ping", openapi_extra=DESCRIPTION)
 async def live(request: Request) -> Response:
     """Tell whether the process does its work, or will once it has loaded."""
     engine = context_of(request).engine
@@ -44,7 +49,15 @@ async def ready(request: Request) -> Response:
     return _answer(engine, is_good=engine.status.phase == "ready")
 
 
-@router.get("/version")
+@router.get("/load", openapi_extra=json_answer_operation(LoadAnswer))
+async def show_load(request: Request) -> Response:
+    """Count the requests that are being worked on or wait, for simple load balancers."""
+    stats = context_of(request).engine.stats
+    load = sum(each.num_running + each.num_waiting + each.num_preempted for each in stats)
+    return json_answer({"server_load": load})
+
+
+@router.get("/version", openapi_extra=json_answer_operation(VersionAnswer))
 async def show_version(request: Request) -> Response:
     """Name the version."""
     return json_answer({"version": context_of(request).version})

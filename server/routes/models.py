@@ -12,13 +12,14 @@ from starlette.responses import Response
 from mambad.server.answers import json_answer
 from mambad.server.context import AppContext, context_of
 from mambad.server.engine_port import require_ready
-from mambad.server.openapi import SERVICE_ERRORS, error_responses
+from mambad.server.openapi import SERVICE_ERRORS, json_answer_operation
+from mambad.server.schemas.answers import ModelCard, ModelList
 
 router = APIRouter()
-DESCRIPTION = {"responses": error_responses(*SERVICE_ERRORS)}
 
 
-@router.get("/v1/models", openapi_extra=DESCRIPTION)
+@router.head("/v1/models", include_in_schema=False)
+@router.get("/v1/models", openapi_extra=json_answer_operation(ModelList, errors=SERVICE_ERRORS))
 async def list_models(request: Request) -> Response:
     """List the served names."""
     context = context_of(request)
@@ -26,7 +27,9 @@ async def list_models(request: Request) -> Response:
     return json_answer({"object": "list", "data": cards})
 
 
-@router.get("/v1/models/{model_id:path}", openapi_extra=DESCRIPTION)
+@router.get(
+    "/v1/models/{model_id:path}", openapi_extra=json_answer_operation(ModelCard, errors=SERVICE_ERRORS)
+)
 async def retrieve_model(request: Request, model_id: str) -> Response:
     """Describe one served name, which may hold slashes."""
     context = context_of(request)

@@ -1,9 +1,9 @@
 """`GET /state`: what every slot does, for administrators."""
 
 import time
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -12,17 +12,23 @@ from mambad.server.access import check_admin
 from mambad.server.answers import json_answer
 from mambad.server.context import context_of
 from mambad.server.errors import invalid
-from mambad.server.openapi import error_responses
+from mambad.server.openapi import json_answer_operation
+from mambad.server.schemas.answers import StateReport
 
 router = APIRouter()
 SCHEMA_VERSION = 1
 DEFAULT_LIMIT, MAX_LIMIT = 1000, 100_000
+SWITCH: dict[str, Any] = {"enum": ["0", "1"]}
 EMPTY_REPORT: dict[str, Any] = {"slots": {}, "kv_blocks": {}, "requests": {}, "last_leak": None}
 
 
-@router.get("/state", openapi_extra={"responses": error_responses(400, 401, 403, 500)})
+@router.get("/state", openapi_extra=json_answer_operation(StateReport, errors=(401,)))
 async def state(
-    request: Request, entries: str = "1", ids: str = "0", slot_state: str | None = None, limit: str = ""
+    request: Request,
+    entries: Annotated[str, Query(json_schema_extra=SWITCH)] = "1",
+    ids: Annotated[str, Query(json_schema_extra=SWITCH)] = "0",
+    slot_state: Annotated[str | None, Query(json_schema_extra={"anyOf": [{"enum": [*SLOT_STATES]}]})] = None,
+    limit: Annotated[str, Query(json_schema_extra={"pattern": "^([1-9][0-9]{0,4})?$"})] = "",
 ) -> Response:
     """Report slots, blocks and requests, as the engine saw them between two steps."""
     context = context_of(request)

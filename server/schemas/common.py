@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from mambad.server.errors import invalid
+from mambad.server.errors import ApiError, invalid
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +20,6 @@ MAX_NAME_CHARS = 64
 # Name → values that ask for nothing. Null always does.
 UNSUPPORTED_FIELDS: dict[str, tuple[Any, ...]] = {
     # other shapes of the answer
-    "structured_outputs": (),
     "guided_json": (),
     "guided_regex": (),
     "guided_choice": (),
@@ -39,8 +38,6 @@ UNSUPPORTED_FIELDS: dict[str, tuple[Any, ...]] = {
     "use_beam_search": (False,),
     "length_penalty": (1.0,),
     "early_stopping": (False,),
-    "allowed_token_ids": (),
-    "bad_words": ([],),
     "logprob_token_ids": (),
     "repetition_detection": (),
     "thinking_token_budget": (),
@@ -53,19 +50,31 @@ UNSUPPORTED_FIELDS: dict[str, tuple[Any, ...]] = {
     "functions": (),
     "function_call": ("none",),
     "prompt_embeds": (),
-    "prompt_logprobs": (),
     "max_completion_tokens": (),
     "max_new_tokens": (),
     "top_logprobs": (),
     "spaces_between_special_tokens": (True,),
     "stream_interval": (1,),
-    "cache_salt": (),
     "session_id": (),
     "session_params": (),
     "lora_path": (),
     "kv_transfer_params": (),
     "vllm_xargs": (),
 }
+
+REPLACEMENTS = {
+    "guided_json": "structured_outputs.json",
+    "guided_regex": "structured_outputs.regex",
+    "guided_choice": "structured_outputs.choice",
+    "guided_grammar": "structured_outputs.grammar",
+    "guided_json_object": "structured_outputs.json_object",
+    "guided_whitespace_pattern": "structured_outputs.whitespace_pattern",
+    "json_schema": "response_format.json_schema",
+    "regex": "structured_outputs.regex",
+    "ebnf": "structured_outputs.grammar",
+    "grammar": "structured_outputs.grammar",
+}
+"""What asks for the same here."""
 
 
 class WireModel(BaseModel):
@@ -93,8 +102,8 @@ class FieldPolicy:
         """
         for name, value in extra.items():
             if name in UNSUPPORTED_FIELDS:
-                if not _asks_for_nothing(value, UNSUPPORTED_FIELDS[name]):
-                    raise invalid(name, f"`{name}` is not supported by this server.", "unsupported_parameter")
+                if not asks_for_nothing(value, UNSUPPORTED_FIELDS[name]):
+                    raise _unsupported(name)
             elif self._is_strict:
                 shown = name[:MAX_NAME_CHARS]
                 raise invalid(shown, f"Unknown parameter: `{shown}`.", "unknown_parameter")
@@ -108,5 +117,11 @@ class FieldPolicy:
             logger.warning("ignoring the unknown request field %r", name)
 
 
-def _asks_for_nothing(value: Any, neutral: tuple[Any, ...]) -> bool:
+def _unsupported(name: str) -> ApiError:
+    instead = f" Use `{REPLACEMENTS[name]}`." if name in REPLACEMENTS else ""
+    return invalid(name, f"`{name}` is not supported by this server.{instead}", "unsupported_parameter")
+
+
+def asks_for_nothing(value: Any, neutral: tuple[Any, ...]) -> bool:
+    """Whether a field may stay unsupported: it is null or one of its neutral values."""
     return value is None or any(type(value) is type(other) and value == other for other in neutral)

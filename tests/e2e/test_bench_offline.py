@@ -62,7 +62,7 @@ def test_more_tokens_than_a_request_may_have_are_refused(capsys):
 
 def test_every_op_is_watched_and_results_pass_through():
     assert set(OPS) == {name for name in vars(Ops) if not name.startswith("_")} - {
-        "name", "reason", "pack_linear",
+        "name", "reason", "record", "pack_linear",
     }  # fmt: skip
     ops, profile = ReferenceOps("test"), OpProfile()
     watched = profile.wrap(ops)

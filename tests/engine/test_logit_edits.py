@@ -12,6 +12,10 @@ from mambad.engine.batch import SampleSpec
 from mambad.engine.logit_edits import LARGEST_LOGIT, edit_logits, needs_edits
 from mambad.engine.sampler import Sampler
 from mambad.engine.sampling_params import SamplingParams
+from mambad.engine.token_masks import MASKED as MASKED_LOGIT
+from mambad.kernels.reference.ops import ReferenceOps
+
+MASKED = float(np.float32(MASKED_LOGIT))
 
 EOS = 2
 
@@ -76,12 +80,12 @@ def test_bias_is_added_after_the_penalties() -> None:
 def test_mask_comes_last_and_ends_with_min_tokens() -> None:
     params: dict[str, Any] = {"min_tokens": 2, "stop_token_ids": (0, 900), "logit_bias": ((EOS, 100.0),)}
     for output in ([], [5]):
-        assert edited([1.0, 2.0, 3.0], spec(output, **params)) == [-LARGEST_LOGIT, 2.0, -LARGEST_LOGIT]
+        assert edited([1.0, 2.0, 3.0], spec(output, **params)) == [MASKED, 2.0, MASKED]
     assert edited([1.0, 2.0, 3.0], spec([5, 5], **params)) == [1.0, 2.0, 103.0]
 
 
 def test_eos_is_masked_even_if_it_would_not_end_the_request() -> None:
-    assert edited([1.0, 2.0, 3.0], spec(min_tokens=1, ignore_eos=True)) == [1.0, 2.0, -LARGEST_LOGIT]
+    assert edited([1.0, 2.0, 3.0], spec(min_tokens=1, ignore_eos=True)) == [1.0, 2.0, MASKED]
 
 
 def test_edited_logits_stay_finite() -> None:
@@ -109,13 +113,33 @@ def test_sampler_draws_from_the_edited_logits(temperature: float) -> None:
         spec(temperature=temperature, logit_bias=((4, 100.0),)),
     ]
     for order in ([0, 1, 2, 3, 4], [1, 2], [0, 4], [3]):
-        rows = Sampler([EOS]).sample(logits[order], [specs[i] for i in order])
+        rows = Sampler([EOS], ReferenceOps("tests")).sample(logits[order], [specs[i] for i in order])
         assert [row.token_id for row in rows] == [[EOS, 5, 6, 5, 4][i] for i in order]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_masking_every_token_still_gives_a_token(temperature: float) -> None:
     wanted = spec(min_tokens=5, stop_token_ids=tuple(range(8)), temperature=temperature)
-    (row,) = Sampler([EOS]).sample(torch.zeros(1, 8), [wanted])
+    (row,) = Sampler([EOS], ReferenceOps("tests")).sample(torch.zeros(1, 8), [wanted])
     assert row.is_finite
     assert 0 <= row.token_id < 8
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-4, 1.0, 2.0])
+@pytest.mark.parametrize(
+    "masks",
+    [
+        {},
+        {"min_tokens": 9, "stop_token_ids": (3, 5)},
+        {"bad_words": ((3,), (5,))},
+        {"logit_bias": ((3, -100.0), (5, -100.0), (0, 100.0))},
+    ],
+)
+def test_only_allowed_tokens_are_drawn_whatever_else_is_masked(
+    temperature: float, masks: dict[str, Any]
+) -> None:
+    logits = torch.linspace(50, -50, 8).repeat(20, 1)
+    specs = [spec([7] * n, temperature=temperature, allowed_token_ids=(3, 5), **masks) for n in range(1, 21)]
+    if "min_tokens" in masks:
+        specs = [spec([7], num_prompt=1, temperature=temperature, allowed_token_ids=(3, 5), **masks)] * 20
+    assert {row.token_id for row in Sampler([EOS], ReferenceOps("tests")).sample(logits, specs)} <= {3, 5}

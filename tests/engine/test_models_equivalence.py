@@ -6,23 +6,30 @@ bit for bit is compared bit for bit.
 
 import functools
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
+from kernels_levels import BFLOAT16_LEVELS
 from torch import Tensor
 from toy_driver import Driver, Span, whole
 from toy_models import NUM_TOKENS, ToyModel, toy_model, toy_names
 
 from mambad.engine.loader import load_model
 from mambad.engine.models.decoder import Decoder
-from mambad.kernels.cpu.ops import load_cpu_ops
+from mambad.kernels.cpu.ops import CpuOps, load_cpu_ops
 from mambad.kernels.ops import Ops
 from mambad.kernels.reference.ops import ReferenceOps
 
 TOLERANCE = 2e-5
 """Largest difference of a logit, relative to the largest logit."""
+
+ROUNDED_TOLERANCE = 7 * 2.0**-8
+"""The same where linear layers round their inputs to bfloat16, each by up to 2^-9: the toy has two in each of
+its three layers and a head, and the gates and norms after them may double what comes in."""
+
+CloseCheck = Callable[[Tensor, Tensor], None]
 
 MAX_CHUNK = 64
 SHORT = 20
@@ -67,22 +74,34 @@ def decoder(request: pytest.FixtureRequest, toy_name: str) -> Decoder:
     return decoder_for(toy_name, request.param)
 
 
-def assert_close(ours: Tensor, theirs: Tensor) -> None:
-    assert ours.shape == theirs.shape
-    difference = (ours - theirs).abs().max() / theirs.abs().max()
-    assert difference <= TOLERANCE, f"off by {difference:.1e}"
+@pytest.fixture
+def assert_close(toy_name: str, decoder: Decoder) -> CloseCheck:
+    ops = decoder.ops
+    rounds = toy_name == "mamba2-bfloat16" and isinstance(ops, CpuOps) and ops.level in BFLOAT16_LEVELS
+    tolerance = ROUNDED_TOLERANCE if rounds else TOLERANCE
+
+    def check(ours: Tensor, theirs: Tensor) -> None:
+        assert ours.shape == theirs.shape
+        difference = (ours - theirs).abs().max() / theirs.abs().max()
+        assert difference <= tolerance, f"off by {difference:.1e}"
+
+    return check
 
 
-def test_whole_prompts_equal_transformers(decoder: Decoder, toy: ToyModel) -> None:
+def test_whole_prompts_equal_transformers(decoder: Decoder, toy: ToyModel, assert_close: CloseCheck) -> None:
     for tokens, logits in zip(toy.token_ids, toy.logits, strict=True):
         assert_close(Driver(decoder).run_in_pieces(tokens, [whole(NUM_TOKENS)]), logits)
 
 
-def test_token_by_token_equals_transformers(decoder: Decoder, toy: ToyModel) -> None:
+def test_token_by_token_equals_transformers(
+    decoder: Decoder, toy: ToyModel, assert_close: CloseCheck
+) -> None:
     assert_close(Driver(decoder).run_token_by_token(toy.token_ids[0, :70]), toy.logits[0, :70])
 
 
-def test_split_at_every_offset_equals_transformers(decoder: Decoder, toy: ToyModel) -> None:
+def test_split_at_every_offset_equals_transformers(
+    decoder: Decoder, toy: ToyModel, assert_close: CloseCheck
+) -> None:
     tokens, logits = toy.token_ids[0, :SHORT], toy.logits[0, :SHORT]
     for offset in range(1, SHORT):
         in_one_call = Driver(decoder).run_in_pieces(tokens, [[offset, SHORT - offset]])
@@ -107,13 +126,17 @@ def random_calls(seed: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_random_chunks_in_random_calls_equal_transformers(decoder: Decoder, toy: ToyModel, seed: int) -> None:
+def test_random_chunks_in_random_calls_equal_transformers(
+    decoder: Decoder, toy: ToyModel, assert_close: CloseCheck, seed: int
+) -> None:
     calls = random_calls(seed)
     assert_close(Driver(decoder).run_in_pieces(toy.token_ids[1], calls), toy.logits[1])
 
 
 @pytest.mark.parametrize("num_tokens", [1, 2, 3, 63, 64, 65, 127, 128, 129])
-def test_decode_continues_a_prefill_of_any_length(decoder: Decoder, toy: ToyModel, num_tokens: int) -> None:
+def test_decode_continues_a_prefill_of_any_length(
+    decoder: Decoder, toy: ToyModel, assert_close: CloseCheck, num_tokens: int
+) -> None:
     driver = Driver(decoder)
     tokens = toy.token_ids[0]
     prefilled = driver.run_in_pieces(tokens[:num_tokens], [whole(num_tokens)])
@@ -121,7 +144,9 @@ def test_decode_continues_a_prefill_of_any_length(decoder: Decoder, toy: ToyMode
     assert_close(torch.cat([prefilled, decoded]), toy.logits[0, : num_tokens + 1])
 
 
-def test_mixed_steps_equal_transformers_and_the_same_rows_alone(decoder: Decoder, toy: ToyModel) -> None:
+def test_mixed_steps_equal_transformers_and_the_same_rows_alone(
+    decoder: Decoder, toy: ToyModel, assert_close: CloseCheck
+) -> None:
     first, second = toy.token_ids
     driver = Driver(decoder)
     driver.prefill(Span(1, first, 0, [37]))

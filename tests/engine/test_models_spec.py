@@ -134,6 +134,13 @@ def test_sizes_of_granite_h_1b() -> None:
     assert spec.max_model_len == 131072
 
 
+def test_a_bfloat16_ssm_state_takes_half_and_conv_states_stay_float32() -> None:
+    spec = build_spec(GRANITE).with_ssm_dtype("bfloat16")
+    assert spec.slot_bytes() == 36 * (48 * 64 * 128 * 2 + 3 * (3072 + 256) * 4)
+    assert build_spec(MAMBA).with_ssm_dtype("bfloat16").slot_bytes() == 24 * 1536 * (16 * 2 + 3 * 4)
+    assert spec.with_ssm_dtype("float32") == build_spec(GRANITE)
+
+
 def test_layer_words_of_both_generations_mean_the_same() -> None:
     new_words = {"mamba": "linear_attention", "attention": "full_attention"}
     renamed = [new_words[word] for word in GRANITE["layer_types"]]

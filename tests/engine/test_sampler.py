@@ -14,6 +14,8 @@ from mambad.engine.batch import SampleSpec
 from mambad.engine.random_draws import uniform_draws
 from mambad.engine.sampler import SampledRow, Sampler
 from mambad.engine.sampling_params import SamplingParams
+from mambad.kernels.cpu.ops import load_cpu_ops
+from mambad.kernels.reference.ops import ReferenceOps
 
 EOS = 2
 
@@ -40,8 +42,21 @@ def random_logits(num_rows: int, vocab_size: int, seed: int = 0, scale: float = 
     return torch.randn(num_rows, vocab_size, generator=torch.Generator().manual_seed(seed)) * scale
 
 
+@pytest.fixture(autouse=True, params=["reference", "cpu"])
+def sampler(request: pytest.FixtureRequest) -> Sampler:
+    """Make every test draw with each implementation; `sample` uses the newest."""
+    loaded = ReferenceOps("tests") if request.param == "reference" else load_cpu_ops(2)
+    if isinstance(loaded, str):
+        pytest.skip(loaded)
+    SAMPLERS.append(Sampler([EOS], loaded))
+    return SAMPLERS[-1]
+
+
+SAMPLERS: list[Sampler] = []
+
+
 def sample(logits: Tensor, *specs: SampleSpec) -> list[int]:
-    return [row.token_id for row in Sampler([EOS]).sample(logits, specs)]
+    return [row.token_id for row in SAMPLERS[-1].sample(logits, specs)]
 
 
 def draw_many(logits: Tensor, num_draws: int, **params: Any) -> Counter[int]:
@@ -249,7 +264,7 @@ def test_extreme_parameters_give_finite_results(scale: float) -> None:
     base = torch.tensor([1.0, -1.0, 0.5, -0.5, 0.0, 1.0, -1.0])
     logits = (base * scale).expand(len(combinations), -1).contiguous()
     specs = [spec(tokens=[0, 1, 2, 2], num_prompt=1, num_logprobs=7, **params) for params in combinations]
-    for row in Sampler([EOS]).sample(logits, specs):
+    for row in SAMPLERS[-1].sample(logits, specs):
         assert row.is_finite
         assert 0 <= row.token_id < 7
         assert row.logprobs is not None
@@ -274,9 +289,9 @@ def test_row_that_is_not_finite_is_marked_and_its_neighbours_do_not_change(
 ) -> None:
     logits = random_logits(4, 97)
     specs = [spec(position=p, tokens=[60], num_logprobs=2, **params) for p in range(4)]
-    clean = Sampler([EOS]).sample(logits, specs)
+    clean = SAMPLERS[-1].sample(logits, specs)
     logits[1, 60] = bad
-    rows = Sampler([EOS]).sample(logits, specs)
+    rows = SAMPLERS[-1].sample(logits, specs)
     assert rows[1] == SampledRow(token_id=0, logprobs=None, is_finite=False)
     assert rows[:1] + rows[2:] == clean[:1] + clean[2:]
 
@@ -293,7 +308,7 @@ def test_logprobs_are_of_the_unmodified_logits() -> None:
         spec(num_logprobs=0, **changes),
         spec(num_logprobs=4, **changes),
     ]
-    first, second, third = Sampler([EOS]).sample(logits, specs)
+    first, second, third = SAMPLERS[-1].sample(logits, specs)
     assert first.logprobs is None
     assert second.logprobs is not None
     assert (second.token_id, second.logprobs.token_id, second.logprobs.top) == (4, 4, ())
@@ -328,7 +343,7 @@ def varied_spec(row: int) -> SampleSpec:
 def test_row_gives_the_same_alone_and_among_others_in_any_order(vocab_size: int) -> None:
     logits = random_logits(33, vocab_size)
     specs = [varied_spec(row) for row in range(33)]
-    sampler = Sampler([EOS])
+    sampler = SAMPLERS[-1]
     alone = [sampler.sample(logits[row : row + 1].clone(), [specs[row]])[0] for row in range(33)]
     rng = np.random.default_rng(0)
     for num_rows in (33, 33, 20, 8, 3):

@@ -156,14 +156,18 @@ def test_a_preempted_request_does_not_time_out() -> None:
 
 
 def test_run_ahead_skips_rows_whose_next_token_needs_the_host() -> None:
-    toy = ToyEngine(num_slots=3, runs_ahead=True)
+    toy = ToyEngine(num_slots=5, runs_ahead=True)
     toy.submit("plain", PROMPT, max_tokens=20, ignore_eos=True)
+    toy.submit(
+        "masks", PROMPT, max_tokens=20, ignore_eos=True, bad_words=((1,), (2,)), allowed_token_ids=(5,)
+    )
+    toy.submit("words", PROMPT, max_tokens=20, ignore_eos=True, bad_words=((1, 2),))
     toy.submit("stops", PROMPT, max_tokens=20, ignore_eos=True, has_stop_strings=True)
     toy.submit("penalty", PROMPT, max_tokens=20, ignore_eos=True, presence_penalty=1.0)
     seen = batches(toy)
     toy.run()
     ahead = {row.slot for batch in seen for row in batch.decodes if row.token_id == -1}
-    assert len(ahead) == 1
+    assert len(ahead) == 2, "the plain one and the one whose masks are always the same"
     assert {o.finish_reason for o in toy.finished.values()} == {"length"}
 
 

@@ -37,15 +37,19 @@ def model(*mixers: Mamba1Spec | Mamba2Spec | AttentionSpec) -> ModelSpec:
     )
 
 
+@pytest.fixture(params=["float32", "bfloat16"])
+def spec(request: pytest.FixtureRequest) -> ModelSpec:
+    """Three kinds of layers, with ssm states of either dtype."""
+    return model(MAMBA1, ATTENTION, MAMBA2, MAMBA1).with_ssm_dtype(request.param)
+
+
 @pytest.fixture
-def pool() -> StatePool:
-    """Three kinds of layers; every number of every slot differs from every other."""
-    pool = StatePool(model(MAMBA1, ATTENTION, MAMBA2, MAMBA1), NUM_SLOTS, torch.device("cpu"))
-    first = 0
+def pool(spec: ModelSpec) -> StatePool:
+    """Every number of every slot differs from every other of its layer."""
+    pool = StatePool(spec, NUM_SLOTS, torch.device("cpu"))
     for index, name in KEPT:
         view = pool.layer(index, name)
-        view.copy_(torch.arange(first, first + view.numel(), dtype=torch.float32).view(view.shape))
-        first += view.numel()
+        view.copy_(torch.arange(1, view.numel() + 1).view(view.shape) + 0.125 * index)
     return pool
 
 
@@ -53,10 +57,12 @@ KEPT = [(0, "conv"), (0, "ssm"), (2, "conv"), (2, "ssm"), (3, "conv"), (3, "ssm"
 
 
 def contents(pool: StatePool, slot: int) -> list[bytes]:
-    return [pool.layer(index, name)[slot].numpy().tobytes() for index, name in KEPT]
+    return [pool.layer(index, name)[slot].view(torch.uint8).numpy().tobytes() for index, name in KEPT]
 
 
-def test_views_have_the_shapes_of_the_spec_and_are_contiguous(pool: StatePool) -> None:
+def test_views_have_the_shapes_and_dtypes_of_the_spec_and_are_contiguous(
+    pool: StatePool, spec: ModelSpec
+) -> None:
     shapes = {(index, name): tuple(pool.layer(index, name).shape) for index, name in KEPT}
     assert shapes == {
         (0, "conv"): (5, 2, 6),
@@ -68,11 +74,12 @@ def test_views_have_the_shapes_of_the_spec_and_are_contiguous(pool: StatePool) -
     }
     for index, name in KEPT:
         assert pool.layer(index, name).is_contiguous()
-        assert pool.layer(index, name).dtype == torch.float32
+        dtype = spec.layers[0].mixer.ssm_dtype if name == "ssm" else "float32"
+        assert str(pool.layer(index, name).dtype) == f"torch.{dtype}"
 
 
-def test_bytes_are_those_of_the_spec(pool: StatePool) -> None:
-    assert pool.num_bytes == (NUM_SLOTS + 1) * model(MAMBA1, ATTENTION, MAMBA2, MAMBA1).slot_bytes()
+def test_bytes_are_those_of_the_spec(pool: StatePool, spec: ModelSpec) -> None:
+    assert pool.num_bytes == (NUM_SLOTS + 1) * spec.slot_bytes()
 
 
 def test_attention_layer_keeps_no_state(pool: StatePool) -> None:
@@ -99,9 +106,9 @@ def test_exported_slot_loads_into_another_slot(pool: StatePool) -> None:
 
 def test_exported_slot_does_not_change_with_the_pool(pool: StatePool) -> None:
     exported = pool.export(2)
-    before = [tensor.numpy().tobytes() for tensor in exported]
+    before = [tensor.clone() for tensor in exported]
     pool.zero(2)
-    assert [tensor.numpy().tobytes() for tensor in exported] == before
+    assert all(torch.equal(tensor, kept) for tensor, kept in zip(exported, before, strict=True))
 
 
 def test_zero_and_poison_touch_their_slots_only(pool: StatePool) -> None:

@@ -72,3 +72,23 @@ def test_strided_rows_between_nan_give_the_bytes_of_packed_ones(ops: Ops) -> Non
     assert same_bytes(gated, ops.gated_rms_norm(y, z, weight, EPS, 2))
     assert normed.is_contiguous()
     assert gated.is_contiguous()
+
+
+@pytest.mark.parametrize("num_channels", [1, 3, 40, 257])
+@pytest.mark.parametrize("multiplier", [1.0, 0.22])
+def test_add_rms_norm_adds_in_two_roundings_then_normalises(
+    ops: Ops, num_channels: int, multiplier: float
+) -> None:
+    residual, update = random(5, num_channels), random(5, num_channels, seed=1)
+    weight = random(num_channels, seed=2)
+    expected = residual + update * multiplier
+    normed = ops.add_rms_norm(residual, update, multiplier, weight, EPS)
+    assert same_bytes(residual, expected)
+    assert same_bytes(normed, ops.rms_norm(expected, weight, EPS))
+
+
+def test_divide_divides_in_place(ops: Ops) -> None:
+    x = random(5, 37)
+    expected = x / 6.0
+    ops.divide(x, 6.0)
+    assert same_bytes(x, expected)

@@ -66,9 +66,10 @@ BAD_VALUES = [
     *[("seed", value) for value in (2**63, -(2**63) - 1, 1.5, "1", True)],
     *[("min_tokens", value) for value in (-1, 3, 1.5, "1")],
     *[("truncate_prompt_tokens", value) for value in (0, -2, 1.5, "1")],
-    *[("truncation_side", value) for value in ("left", 5)],
+    *[("truncation_side", value) for value in ("up", 5)],
     *[("priority", value) for value in (1, "1", 1.5)],
-    *[("response_format", value) for value in ({"type": "json_object"}, {}, "text", [])],
+    *[("response_format", value) for value in ({}, "text", [], {"type": "xml"}, {"type": "json_schema"})],
+    *[("structured_outputs", value) for value in ({}, "json", [], {"json": [1]}, {"regex": 5}, {"x": 1})],
     *[("model", value) for value in (5, [], {})],
     *[("user", value) for value in (5, [])],
     *[("ignore_eos", value) for value in (1, "true")],
@@ -172,10 +173,9 @@ def test_many_prompts_times_many_choices_are_refused(server):
     [
         (404, "GET", "/nope", {}, b""),
         (404, "POST", "/v1/embeddings", JSON, b"{}"),
-        (404, "POST", "/v1/chat/completions", JSON, b"{}"),
+        (404, "POST", "/v1/audio/speech", JSON, b"{}"),
         (404, "GET", "/v1/models/other", {}, b""),
         (404, "GET", "/metrics/", {}, b""),
-        (404, "GET", "/docs", {}, b""),
         (404, "GET", "/v1/models/..%2f..", {}, b""),
         (405, "GET", PATH, {}, b""),
         (405, "DELETE", "/health", {}, b""),
@@ -194,6 +194,13 @@ def test_many_prompts_times_many_choices_are_refused(server):
 def test_every_path_answers_in_the_common_form(server, status, method, path, headers, content):
     answer = server.http.request(method, path, headers=headers, content=content)
     error_of(answer, status)
+
+
+def test_a_405_names_all_methods_of_the_path(server):
+    for path, methods in (("/ping", "GET, HEAD, POST"), (PATH, "POST"), ("/v1/models/x", "GET")):
+        answer = server.http.delete(path)
+        assert (answer.status_code, answer.headers["allow"]) == (405, methods)
+    assert server.http.post("/openapi.json").status_code == 405
 
 
 def test_a_body_that_only_turns_out_too_large_is_refused(server):

@@ -167,6 +167,8 @@ def test_usage_comes_once_in_a_chunk_of_its_own_or_in_every_chunk(server):
     assert [chunk["usage"] for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
     assert chunks[-1]["choices"] == []
     assert chunks[-1]["usage"] == post(server, max_tokens=3, n=2)["usage"]
+    padded = stream(server, max_tokens=3, seed=1, stream_options={"include_obfuscation": True})
+    assert join(padded) == join(stream(server, max_tokens=3, seed=1))
     options = {"include_usage": True, "continuous_usage_stats": True}
     counts = [c["usage"]["completion_tokens"] for c in stream(server, max_tokens=3, stream_options=options)]
     assert counts == [1, 2, 3, 3]

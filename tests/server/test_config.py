@@ -1,6 +1,7 @@
 """Settings: four sources, their order, their checks, and the page that documents them."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,7 @@ def test_every_setting_is_a_flag_a_variable_and_a_key(flag, tmp_path):
     text = (
         flag.choices[-1]
         if flag.choices
-        else {"N": "7", "TOKENS": "99", "SIZE": "4096"}.get(flag.kind.word, "5")
+        else {"N": "7", "TOKENS": "99", "SIZE": "4096", "JSON": '{"top_k": 5}'}.get(flag.kind.word, "5")
     )
     if flag.is_switch:
         text = "true"
@@ -290,6 +291,16 @@ def test_a_key_file_that_holds_nothing_is_an_error(tmp_path):
         app_settings(ServerConfig(api_key_file=str(empty)), SOURCE, is_loopback=True)
     with pytest.raises(ConfigError, match=r"--admin-api-key-file: .*gone can't be read"):
         app_settings(ServerConfig(admin_api_key_file=str(tmp_path / "gone")), SOURCE, is_loopback=True)
+
+
+def test_a_json_setting_may_be_an_object_in_the_file(tmp_path):
+    text = "override-generation-config:\n  temperature: 0.5\n  top_k: 3\n"
+    config = load_config({}, {}, write(tmp_path, text)).config
+    assert json.loads(config.override_generation_config) == {"temperature": 0.5, "top_k": 3}
+    settings = app_settings(config, SOURCE, is_loopback=True)
+    assert (settings.sampling_defaults.temperature, settings.sampling_defaults.top_k) == (0.5, 3)
+    with pytest.raises(ConfigError, match="expected a JSON object"):
+        load_config({"override_generation_config": "[1]"}, {})
 
 
 # ---- documentation --------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_families
 from prometheus_client.parser import text_string_to_metric_families
 from toy_server import FakeEngine, run_server, says, wait_until
 
@@ -248,3 +249,22 @@ def test_the_engines_report_is_shown_as_it_is():
     assert buckets == [3, 5, 6]
     assert value(samples, f"{step}_count", kind="decode") == 6
     assert value(samples, f"{step}_sum", kind="decode") == 4.5
+
+
+def test_who_asks_for_openmetrics_gets_the_same_numbers_that_way():
+    with run_server() as server, server.client() as client:
+        client.post("/v1/completions", json={"prompt": "p", "max_tokens": 3})
+        accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3"
+        answer = client.get("/metrics", headers={"accept": accept})
+        plain = scrape(client)
+    assert answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert answer.text.endswith("# EOF\n")
+    samples = {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in open_families(answer.text)
+        for sample in family.samples
+    }
+    assert {name for name, _ in plain} <= {name for name, _ in samples}
+    for key, number in samples.items():
+        if key in plain and not key[0].startswith("process_"):
+            assert plain[key] == number or "http_requests" in key[0], key

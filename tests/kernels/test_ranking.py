@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mambad.engine.ranking import rank, top_ids
+from mambad.kernels.ranking import rank, top_ids
 
 
 def naive(values: NDArray[np.float32]) -> list[int]:
