@@ -71,8 +71,24 @@ soak: ## clients, faults and tiny pools at random for MINUTES (30); SOAK_ARGS="-
 	$(BIN)/python tests/soak/soak.py --minutes $(MINUTES) $(SOAK_ARGS)
 
 .PHONY: bench
-bench: $(TEST_STAMP) ## mambad and its peers on the same random weights; BENCH_ARGS="--llama-python PATH"
+bench: $(TEST_STAMP) ## mambad and its peers on the same random weights; BENCH_ARGS="--quick", "--help"
 	$(BIN)/python tests/perf/bench.py $(BENCH_ARGS)
+
+.PHONY: bench-overcommit
+bench-overcommit: $(TEST_STAMP) ## four servers on two cores beside one: what is lost
+	$(BIN)/python tests/perf/overcommit.py $(BENCH_ARGS)
+
+.PHONY: bench-threads
+bench-threads: $(TEST_STAMP) ## two computing threads beside one, without HTTP
+	$(BIN)/python tests/perf/threads.py $(BENCH_ARGS)
+
+.PHONY: quality
+quality: $(TEST_STAMP) ## perplexity and divergence of each dtype and quantization; QUALITY_ARGS="--plays FOLDER"
+	$(BIN)/python tests/perf/quality.py $(QUALITY_ARGS)
+
+.PHONY: sanitize
+sanitize: $(TEST_STAMP) ## the kernel tests on a C library with address and undefined-behaviour sanitizers
+	$(BIN)/python tests/sanitize.py $(PYTEST_ARGS)
 
 .PHONY: model-check
 model-check: ## check the model of the protocol with spin: safety, liveness, seeded bugs
