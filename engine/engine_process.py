@@ -20,6 +20,7 @@ import zmq
 import zmq.asyncio
 
 from mambad.engine.config import EngineConfig
+from mambad.engine.heap import heap_environment
 from mambad.engine.messages import FromEngine, ToEngine, WorkerStart, encode, from_engine_decoder
 from mambad.engine.progress import ProgressCounter
 
@@ -69,7 +70,10 @@ class EngineProcess:
             None if rendezvous is None else str(rendezvous),
         )
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "mambad.engine.worker"], stdin=subprocess.PIPE, start_new_session=True
+            [sys.executable, "-m", "mambad.engine.worker"],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+            env=heap_environment(os.environ),
         )
         assert self._process.stdin is not None
         self._process.stdin.write(msgspec.json.encode(start) + b"\n")

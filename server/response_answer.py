@@ -18,7 +18,7 @@ from mambad.server.response_convert import ResponsePlan
 from mambad.server.response_desk import ResponseDesk
 from mambad.server.response_object import ENDED, ResponseEnd, ResponseHead, response_object
 from mambad.server.response_output import Event, ResponseOutput
-from mambad.server.response_store import ENTRY_BYTES, StoredResponse, TokenRun, packed_ids
+from mambad.server.response_store import ENTRY_BYTES, StoredResponse, TokenRun, item_bytes, packed_ids
 from mambad.server.run_reader import RunReader
 from mambad.server.sse import DONE, Write
 from mambad.server.tokenizer import TextTokenizer
@@ -75,8 +75,10 @@ class ResponseAnswer:
             begun = self._begin("in_progress")
             await write(self._frames({"type": f"response.{name}", "response": begun} for name in BEGINNING))
             await self._write_events(write)
-            status = self._last_status()
-            ending = self._frames([{"type": f"response.{status}", "response": self._end(status)}])
+            ended = self._end(self._last_status())
+            if ended["status"] == CANCELLED:  # after its last token was made
+                raise ApiError(500, "The request was cancelled.", code=CANCELLED)
+            ending = self._frames([{"type": f"response.{ended['status']}", "response": ended}])
         except Exception as exc:
             ending = self._frames(self._failed(self._reader.failure(exc)))
         await write(ending + DONE)
@@ -133,11 +135,7 @@ class ResponseAnswer:
         """Keep the record of a response that is still being made."""
         body = response_object(self._head, status)
         if self._plan.is_stored:
-            num_bytes = self._plan.num_bytes + ENTRY_BYTES
-            record = StoredResponse(
-                id=self._head.id, tenant=self._plan.tenant, body=body, num_bytes=num_bytes
-            )
-            self._desk.begin(record, self.cancel)
+            self._desk.begin(self._record(body), self.cancel)
         return body
 
     def _end(self, status: str, error: ApiError | None = None, *, is_kept: bool = True) -> dict[str, Any]:
@@ -166,11 +164,12 @@ class ResponseAnswer:
         return [*events, {"type": "response.failed", "response": self._end("failed", error)}]
 
     def _record(self, body: dict[str, Any]) -> StoredResponse:
-        """Return the record of a response that has ended."""
+        """Return the record of a response as it is: with its conversation once it can be continued."""
         plan, output = self._plan, self._output
-        num_bytes = plan.num_bytes + len(orjson.dumps(body)) + ENTRY_BYTES
+        num_bytes = len(orjson.dumps(body)) + ENTRY_BYTES
         if body["status"] not in ENDED:
             return StoredResponse(id=self._head.id, tenant=plan.tenant, body=body, num_bytes=num_bytes)
+        num_item_bytes = plan.num_item_bytes + item_bytes(body["output"])
         prompt_ids, ids = plan.chat.completion.prompts[0].token_ids, output.token_ids
         is_stop_token = output.finish_reason == "stop" and not output.is_stop_string
         if is_stop_token and ids and ids[-1] in plan.stop_token_ids:
@@ -188,7 +187,8 @@ class ResponseAnswer:
             num_chars=text.num_chars,
             text_digest=text.digest,
             runs=(TokenRun("prefill", len(prompt_ids)), TokenRun("decode", num_decoded)),
-            num_bytes=num_bytes + len(token_ids),
+            num_item_bytes=num_item_bytes,
+            num_bytes=num_bytes + num_item_bytes + len(token_ids),
         )
 
     def _frames(self, events: Iterable[Event]) -> bytes:

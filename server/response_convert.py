@@ -4,23 +4,21 @@ Everything that can be wrong with a request is found here, before any response h
 thread. Pure, but for looking into the store.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from mambad.engine.errors import RequestError
 from mambad.server.chat_convert import ChatConverter, ChatPlan
 from mambad.server.chat_past import TextHash
 from mambad.server.convert import Converter
 from mambad.server.errors import ApiError, invalid
 from mambad.server.json_body import parse_object
 from mambad.server.response_input import Item, messages_of, read_items
+from mambad.server.response_names import name_here, named_as_here
 from mambad.server.response_object import ENDED, asked_object
-from mambad.server.response_store import ITEM_BYTES, ResponseStore, StoredResponse, packed_ids
+from mambad.server.response_store import ResponseStore, StoredResponse, item_bytes, packed_ids
 from mambad.server.response_tools import chat_tool_choice, chat_tools
 from mambad.server.sampling import ModelLimits
 from mambad.server.schemas.chat import ChatRequest
@@ -30,15 +28,12 @@ from mambad.server.schemas.responses import LOGPROBS, REFUSED, ResponsesRequest,
 from mambad.server.schemas.structured import JsonSchemaFormat, ResponseFormat
 from mambad.server.tenants import tenant_of
 
-RENAMED = (
-    ("response_format.json_schema", "text.format"),
-    ("response_format", "text.format"),
-    ("reasoning_effort", "reasoning.effort"),
-    ("messages", "input"),
-    ("max_tokens", "max_output_tokens"),
+OTHER_ENDPOINTS = (
+    *("add_generation_prompt", "add_special_tokens", "audio", "best_of", "chat_template"),
+    *("continue_final_message", "documents", "echo", "include_reasoning", "logprobs", "max_tokens"),
+    *("modalities", "prediction", "prompt_logprobs", "reasoning_effort", "suffix", "verbosity"),
+    "web_search_options",
 )
-"""Names of a chat's fields → what they are called here."""
-OTHER_ENDPOINTS = ("max_tokens", "logprobs", "echo", "suffix", "best_of", "prompt_logprobs", "chat_template")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +49,7 @@ class ResponsePlan:
         num_rewritten_tokens: tokens of the past that do not stand, because it was rendered in another way.
         stop_token_ids: what may have ended the answer without being part of it.
         prompt_hash, packed_prompt: the prompt as a record keeps it.
-        num_bytes: what the record of the conversation counts for, the answer not included.
+        num_item_bytes: what `items` count for.
     """
 
     chat: ChatPlan
@@ -67,7 +62,7 @@ class ResponsePlan:
     stop_token_ids: frozenset[int]
     prompt_hash: TextHash
     packed_prompt: bytes
-    num_bytes: int
+    num_item_bytes: int
 
 
 class ResponseConverter:
@@ -94,18 +89,15 @@ class ResponseConverter:
         tenant = tenant_of(digest, wire.cache_salt)
         previous = self._previous(wire, tenant)
         past_items = () if previous is None else previous.items
-        items = (*past_items, *read_items(wire.input, partial(self._store.find_item, tenant)))
-        with _named_as_here():
-            chat_wire = _chat_request(wire, items, len(past_items))
-            past = None if previous is None else previous.past
-            chat = self._chats.plan(chat_wire, limits, past)
+        new_items = read_items(wire.input, partial(self._store.find_item, tenant))
+        items = (*past_items, *new_items)
+        past = None if previous is None else previous.past
+        with named_as_here():
+            chat = self._chats.plan(_chat_request(wire, items, len(past_items)), limits, past)
+        chat = _with_own_names(chat)
         _check_logprobs(wire, chat)
         params = chat.completion.params
-        if params.grammar is not None:
-            grammar = msgspec.structs.replace(params.grammar, field=_name_here(params.grammar.field))
-            params = msgspec.structs.replace(params, grammar=grammar)
-            chat = replace(chat, completion=replace(chat.completion, params=params))
-        is_rewritten = previous is not None and not chat.is_continued
+        num_past_tokens = 0 if past is None else len(past.token_ids)
         return ResponsePlan(
             chat=chat,
             tenant=tenant,
@@ -113,11 +105,11 @@ class ResponseConverter:
             asked=asked_object(wire, params),
             is_stored=wire.store is not False,
             is_background=bool(wire.background),
-            num_rewritten_tokens=len(past.token_ids) if past and is_rewritten else 0,
+            num_rewritten_tokens=0 if chat.is_continued else num_past_tokens,
             stop_token_ids=frozenset((*limits.eos_token_ids, *params.stop_token_ids)),
             prompt_hash=TextHash(chat.prompt),
             packed_prompt=packed_ids(chat.completion.prompts[0].token_ids),
-            num_bytes=len(raw) + len(items) * ITEM_BYTES + (0 if previous is None else previous.num_bytes),
+            num_item_bytes=item_bytes(new_items) + (0 if previous is None else previous.num_item_bytes),
         )
 
     def _check(self, wire: ResponsesRequest) -> None:
@@ -189,6 +181,16 @@ def _response_format(wire: TextFormat) -> ResponseFormat:
     return ResponseFormat(type=wire.type, json_schema=described)
 
 
+def _with_own_names(chat: ChatPlan) -> ChatPlan:
+    """Let the grammar, too, name the field that it has here: its errors come later."""
+    params = chat.completion.params
+    if params.grammar is None:
+        return chat
+    grammar = msgspec.structs.replace(params.grammar, field=name_here(params.grammar.field))
+    params = msgspec.structs.replace(params, grammar=grammar)
+    return replace(chat, completion=replace(chat.completion, params=params))
+
+
 def _check_logprobs(wire: ResponsesRequest, chat: ChatPlan) -> None:
     """Refuse log-probabilities of a text whose tokens can't be told from those of calls."""
     if chat.completion.params.num_logprobs >= 0 and chat.form.make_tool_parser is not None:
@@ -197,38 +199,12 @@ def _check_logprobs(wire: ResponsesRequest, chat: ChatPlan) -> None:
         raise invalid(field, message, "unsupported_parameter")
 
 
-@contextmanager
-def _named_as_here() -> Iterator[None]:
-    """Let errors name the fields of this endpoint in place of a chat's."""
-    try:
-        yield
-    except ApiError as error:
-        error.param = None if error.param is None else _name_here(error.param)
-        error.message = _said_here(error.message)
-        raise
-    except RequestError as error:
-        error.param = None if error.param is None else _name_here(error.param)
-        raise
-
-
-def _name_here(name: str) -> str:
-    for old, new in RENAMED:
-        if name == old or name.startswith(f"{old}."):
-            return new + name[len(old) :]
-    return name
-
-
-def _said_here(message: str) -> str:
-    for old, new in RENAMED:
-        message = message.replace(f"`{old}`", f"`{new}`").replace(f"`{old}.", f"`{new}.")
-    return message
-
-
 def _unsupported(name: str) -> ApiError:
     instead = {
         "response_format": " Use `text.format`.",
         "max_tokens": " Use `max_output_tokens`.",
         "logprobs": f" Use `include` with `{LOGPROBS}`.",
+        "reasoning_effort": " Use `reasoning.effort`.",
     }
     message = f"`{name}` is not supported by this endpoint.{instead.get(name, '')}"
     return invalid(name, message, "unsupported_parameter")

@@ -37,7 +37,7 @@ class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
         num_chars, text_digest: of the text of these tokens; see ChatPast.
         runs: provenance: how the state behind the answer came to be. It has not consumed the last token.
         state_id: the engine's name for that state; None = it keeps none.
-        num_bytes: what the record counts for.
+        num_item_bytes, num_bytes: what the items and the whole record count for.
     """
 
     id: str
@@ -49,6 +49,7 @@ class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
     text_digest: bytes = b""
     runs: tuple[TokenRun, ...] = ()
     state_id: str | None = None
+    num_item_bytes: int = 0
     num_bytes: int = ENTRY_BYTES
 
     @property
@@ -157,6 +158,11 @@ class MemoryStore:
             self.num_bytes -= record.num_bytes
             for item_id in _output_ids(record):
                 self._owners.pop(item_id, None)
+
+
+def item_bytes(items: Sequence[dict[str, Any]]) -> int:
+    """Return what items count for."""
+    return len(msgspec.json.encode(items)) + len(items) * ITEM_BYTES
 
 
 def packed_ids(token_ids: Sequence[int]) -> bytes:

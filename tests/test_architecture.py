@@ -21,7 +21,7 @@ SETUPTOOLS = PROJECT["tool"]["setuptools"]
 TORCH_FREE_ENGINE = {
     "async_engine", "batch", "batch_builder", "cache_manager", "cache_plan", "cgroup", "config",
     "constraints", "counters", "cuts", "engine", "engine_process", "engine_rank", "errors", "faults",
-    "grammar", "grammar_compiler", "grammar_spec", "hub", "id_pool", "lifecycle", "logs", "messages",
+    "grammar", "grammar_compiler", "grammar_spec", "heap", "hub", "id_pool", "lifecycle", "logs", "messages",
     "models.spec", "outputs", "progress", "reports", "request", "runner", "sampling_params", "scheduler",
     "stream", "token_masks", "waiting_queue",
 }  # fmt: skip

@@ -33,6 +33,7 @@ from mambad.server.app import create_app
 from mambad.server.byte_table import byte_of_char
 from mambad.server.chat_template import ChatTemplate
 from mambad.server.chat_template_files import ChatTemplates
+from mambad.server.context import AppContext
 from mambad.server.protocol import HttpProtocol
 from mambad.server.settings import AppSettings
 from mambad.server.tokenizer import TextTokenizer
@@ -294,11 +295,13 @@ class RunningServer:
     Attributes:
         url: of its root.
         engine: the fake behind it; to be touched through `call` only, or while nothing runs.
+        context: of the application; likewise.
     """
 
     url: str
     engine: FakeEngine
     loop: asyncio.AbstractEventLoop
+    context: AppContext
 
     def call(self, function: Callable[[], Any]) -> Any:
         """Run a function on the server's event loop and return its result."""
@@ -362,7 +365,8 @@ def run_server(
         deadline = time.monotonic() + 10
         while not server.started and time.monotonic() < deadline:
             time.sleep(0.005)
-        yield RunningServer(f"http://127.0.0.1:{sock.getsockname()[1]}", engine, loops[0])
+        url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+        yield RunningServer(url, engine, loops[0], app.state.context)
     finally:
         server.should_exit = True
         thread.join(10)

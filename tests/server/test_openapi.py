@@ -30,7 +30,8 @@ def test_the_paths_that_there_are_and_no_others(schema):
     expected = {
         "/v1/completions", "/v1/models", "/v1/models/{model_id}", "/tokenize", "/detokenize",
         "/tokenizer_info", "/live", "/ready", "/health", "/ping", "/load", "/version", "/metrics", "/state",
-        "/abort_requests",
+        "/abort_requests", "/v1/chat/completions", "/v1/responses", "/v1/responses/{response_id}",
+        "/v1/responses/{response_id}/cancel",
     }  # fmt: skip
     assert expected <= set(schema["paths"])
 
