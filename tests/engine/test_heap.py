@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+
 from mambad.engine.heap import VARIABLE, heap_environment
 
 PROGRAM = """

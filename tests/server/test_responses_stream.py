@@ -101,7 +101,7 @@ def slow(**settings):
     return serving(says("ab", ends=False), **settings)
 
 
-def begun(server, lines):
+def begun(lines):
     """Read a stream up to its first text; return the response's id."""
     name = next(line for line in lines if line.startswith("data:")).split('"id":"')[1].split('"')[0]
     next(line for line in lines if "output_text.delta" in line)
@@ -147,7 +147,8 @@ def test_a_client_that_leaves_a_stream_cancels_the_response():
     with slow() as server:
         server.engine.step_s = 0.01
         with server.http.stream("POST", PATH, json={"input": "hi", "stream": True}) as answer:
-            name = begun(server, answer.iter_lines())
+            lines = answer.iter_lines()  # kept: the client closes what it no longer reads
+            name = begun(lines)
             assert server.http.get(f"{PATH}/{name}").json()["status"] == "in_progress"
         wait_until(lambda: server.engine.num_running == 0, 1)
         assert list(server.engine.aborted.values()) == ["disconnect"]
@@ -163,7 +164,7 @@ def test_a_stream_can_be_ended_by_its_id(how):
         server.engine.step_s = 0.01
         with server.http.stream("POST", PATH, json={"input": "hi", "stream": True}) as answer:
             lines = answer.iter_lines()
-            name = begun(server, lines)
+            name = begun(lines)
             if how == "cancel":
                 ended = server.http.post(f"{PATH}/{name}/cancel").json()
                 assert (ended["status"], ended["id"]) == ("cancelled", name)
@@ -188,7 +189,7 @@ def test_a_response_that_is_cancelled_behind_its_last_token_is_not_completed():
 
         with server.http.stream("POST", PATH, json={"input": "hi", "stream": True}) as answer:
             lines = answer.iter_lines()
-            name = begun(server, lines)
+            name = begun(lines)
             assert server.call(end) == "cancelled"
             rest = [line for line in lines if line]
         assert (rest[-3], rest[-1]) == ("event: error", "data: [DONE]")
