@@ -42,7 +42,8 @@ from mambad.engine.scheduler import Scheduler
 from mambad.engine.spoiling_sampler import SpoilingSampler
 from mambad.engine.state_pool import StatePool
 from mambad.engine.weights import Progress
-from mambad.kernels.ops import Ops, select_ops
+from mambad.kernels.ops import Ops
+from mambad.kernels.selection import select_ops
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,8 @@
-"""The tensor operations of mambad: their contracts, and the one place that chooses who computes them.
+"""The tensor operations of mambad: their contracts.
 
-Owns the `Ops` protocol, whose docstrings are binding for every implementation (`reference/`, `cpu/`), and
-`select_ops`. It computes nothing itself and knows no request, no model and no configuration.
+Owns the `Ops` protocol, whose docstrings are binding for every implementation (`reference/`, `cpu/`). It
+computes nothing itself and knows no request, no model and no configuration; who computes is chosen in
+`selection.py`.
 
 Common to all ops
 - Sizes: T tokens on a flat axis, B decode rows, C chunks, S slots including slot 0, D channels, E inner
@@ -23,13 +24,10 @@ Common to all ops
 - softplus(x) = x for x > 20, else log1p(exp(x)); silu(x) = x / (1 + exp(-x)).
 """
 
-import logging
-import os
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -37,11 +35,6 @@ from mambad.kernels.chunks import Chunks
 from mambad.kernels.draws import DrawParams
 from mambad.kernels.program import Program
 from mambad.kernels.quantization import WeightFormat
-
-logger = logging.getLogger(__name__)
-
-KERNELS_VARIABLE = "MAMBAD_KERNELS"
-"""Environment variable that forces an implementation: auto, cpu or reference."""
 
 
 class PackedLinear(Protocol):
@@ -357,44 +350,3 @@ class Ops(Protocol):
         table_rows and positions are (B,) int32; position is that of the query's own token, written before.
         A row with table row 0 is padding: its output is 0.
         """
-
-
-def select_ops(device: torch.device, num_threads: int) -> Ops:
-    """Choose the implementation for `device` once, at start-up, and log which and why.
-
-    `MAMBAD_KERNELS` is auto (default: the C library where it loads, else the reference), cpu or reference.
-    Sets torch to one thread in this process. Where torch cuts an op for its threads changes the last bits of
-    the reference; and beside the C library, whose threads are its own, torch only samples and adds: its
-    threads would spin at barriers in ops of microseconds, on processors that num_threads does not grant.
-
-    Args:
-        device: where the tensors will live.
-        num_threads: threads that the C library may use.
-
-    Raises:
-        ValueError: the variable's value is unknown, or asks for kernels that can't run here.
-    """
-    choice = os.environ.get(KERNELS_VARIABLE, "auto")
-    if choice not in ("auto", "cpu", "reference"):
-        raise ValueError(f"{KERNELS_VARIABLE}={choice!r} is unknown: use auto, cpu or reference")
-    ops = _choose(choice, device, num_threads)
-    torch.set_num_threads(1)
-    logger.info("kernels: %s (%s)", ops.name, ops.reason)
-    return ops
-
-
-def _choose(choice: str, device: torch.device, num_threads: int) -> Ops:
-    # Imported here: the implementations import this module, and the choice must not need all of them.
-    from mambad.kernels.cpu.ops import load_cpu_ops
-    from mambad.kernels.reference.ops import ReferenceOps
-
-    reason = f"{KERNELS_VARIABLE}=reference"
-    if choice != "reference":
-        is_cpu = device.type == "cpu"
-        loaded = load_cpu_ops(num_threads) if is_cpu else f"the C kernels do not run on {device.type}"
-        if not isinstance(loaded, str):
-            return loaded
-        if choice == "cpu":
-            raise ValueError(f"{KERNELS_VARIABLE}=cpu, but {loaded}; use auto or reference")
-        reason = loaded
-    return ReferenceOps(reason)

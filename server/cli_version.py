@@ -29,7 +29,7 @@ def _kernels(num_threads: int) -> str:
     # Takes a second: torch.
     import torch
 
-    from mambad.kernels.ops import select_ops
+    from mambad.kernels.selection import select_ops
 
     try:
         ops = select_ops(torch.device("cpu"), num_threads)

@@ -36,7 +36,8 @@ from mambad.engine.sampler import SampledRow, Sampler
 from mambad.engine.sampling_params import SamplingParams
 from mambad.engine.scheduler import Scheduler
 from mambad.engine.state_pool import StatePool
-from mambad.kernels.ops import KERNELS_VARIABLE, Ops, select_ops
+from mambad.kernels.ops import Ops
+from mambad.kernels.selection import KERNELS_VARIABLE, select_ops
 
 BLOCK_SIZE = 16
 MAX_MODEL_LEN = 4096

@@ -28,7 +28,6 @@ from mambad.kernels.cpu.library import Library, LibraryError
 from mambad.kernels.cpu.linear import CpuLinear
 from mambad.kernels.cpu.pool import Pool
 from mambad.kernels.cpu.program import CpuProgram
-from mambad.kernels.cpu.quantized import CpuQuantized
 from mambad.kernels.draws import DrawParams
 from mambad.kernels.ops import PackedLinear
 from mambad.kernels.quantization import WeightFormat
@@ -71,7 +70,7 @@ class CpuOps:
 
     def pack_linear(
         self, weight: Tensor, bias: Tensor | None, weight_format: WeightFormat | None = None
-    ) -> CpuLinear | CpuQuantized:
+    ) -> CpuLinear:
         """Implement `Ops.pack_linear`."""
         if weight_format is not None:
             return quantized.pack_quantized(self._pool, weight, bias, weight_format)
@@ -79,8 +78,6 @@ class CpuOps:
 
     def linear(self, x: Tensor, packed: PackedLinear) -> Tensor:
         """Implement `Ops.linear`."""
-        if isinstance(packed, CpuQuantized):
-            return quantized.quantized_linear(self._pool, x, packed)
         return linear.linear(self._pool, x, packed)
 
     def embed(self, table: Tensor | PackedLinear, token_ids: Tensor, multiplier: float) -> Tensor:

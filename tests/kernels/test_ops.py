@@ -9,11 +9,12 @@ from kernels_cases import ChunkOf, StateOp, conv_op, int32, make_chunks, same_by
 from torch import Tensor
 
 from mambad.kernels.cpu.ops import load_cpu_ops
-from mambad.kernels.ops import KERNELS_VARIABLE, Ops, select_ops
+from mambad.kernels.ops import Ops
 from mambad.kernels.reference.ops import ReferenceOps
+from mambad.kernels.selection import KERNELS_VARIABLE, select_ops
 
 CPU = torch.device("cpu")
-LOADER = "mambad.kernels.cpu.ops.load_cpu_ops"
+LOADER = "mambad.kernels.selection.load_cpu_ops"
 
 Force = Callable[[str | None, Ops | str], None]
 
@@ -50,7 +51,7 @@ def test_reference_is_chosen_and_says_why_where_they_do_not(
     force: Force, caplog: pytest.LogCaptureFixture, choice: str | None
 ) -> None:
     force(choice, "no shared object")
-    with caplog.at_level(logging.INFO, logger="mambad.kernels.ops"):
+    with caplog.at_level(logging.INFO, logger="mambad.kernels.selection"):
         ops = select_ops(CPU, 1)
     assert (ops.name, ops.reason) == ("reference", "no shared object")
     assert caplog.messages == ["kernels: reference (no shared object)"]

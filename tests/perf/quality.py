@@ -30,8 +30,9 @@ from mambad.engine.loader import LoadFormat, load_model
 from mambad.engine.model_inputs import Pools
 from mambad.engine.models.decoder import Decoder
 from mambad.engine.state_pool import StatePool
-from mambad.kernels.ops import Ops, select_ops
+from mambad.kernels.ops import Ops
 from mambad.kernels.quantization import INT4, INT8, MAX_GROUP_SIZE, WeightFormat
+from mambad.kernels.selection import select_ops
 
 DEMO = Path(__file__).resolve().parents[2] / "configs" / "demo"
 HELD_OUT = Path(__file__).with_name("held_out.txt")
