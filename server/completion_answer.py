@@ -61,10 +61,11 @@ class CompletionAnswer:
         async with reader.reading() as batches:
             async for batch in batches:
                 last = -1 if plan.include_usage or not reader.is_finished else len(batch) - 1
+                usage = reader.usage()
                 events = [
                     event(chunk)
                     for place, (index, delta) in enumerate(batch)
-                    for chunk in reply.chunks(index, delta, reader.usage(), is_last=place == last)
+                    for chunk in reply.chunks(index, delta, usage, is_last=place == last)
                 ]
                 if events:
                     await write(b"".join(events))

@@ -48,7 +48,7 @@ class GrammarChecker:
             is_able: whether the engine can constrain an answer.
 
         Raises:
-            ApiError: 400 for a grammar that can't be served, 429 when too many wait for a verdict.
+            ApiError: 400 for a grammar that can't be served, 429 when there is no verdict now.
         """
         if grammar is None:
             return
@@ -71,6 +71,9 @@ class GrammarChecker:
             verdict = await loop.run_in_executor(self._pool, self._trial.ask, grammar)
         finally:
             self._num_waiting -= 1
+        if verdict is None:
+            text = "The grammar could not be compiled now; please retry."
+            raise ApiError(429, text, grammar.field, "grammar_timeout", RETRY_SOON)
         self._remember(grammar, verdict)
         return verdict
 
@@ -89,8 +92,8 @@ class _Trial:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
-    def ask(self, grammar: Grammar) -> str:
-        """Return what is wrong with a grammar; empty if nothing is."""
+    def ask(self, grammar: Grammar) -> str | None:
+        """Return what is wrong with a grammar, empty if nothing is; None: that can't be said this time."""
         process = self._process
         if process is None or process.poll() is not None:
             self.end()
@@ -106,8 +109,11 @@ class _Trial:
         if line.endswith(b"\n"):
             return msgspec.json.decode(line, type=str)
         self.end()
-        logger.warning("a grammar of %d characters could not be compiled in time", len(grammar.text))
-        if process.returncode in (-signal.SIGPROF, -signal.SIGKILL):
+        logger.warning("a grammar of %d characters could not be compiled", len(grammar.text))
+        if process.returncode == -signal.SIGKILL:
+            # By us after MAX_WALL_S, or from outside: it may have had too little of a busy processor.
+            return None
+        if process.returncode == -signal.SIGPROF:
             return f"compiling it takes more than {MAX_COMPILE_CPU_S:g} s"
         return "compiling it takes too much memory"
 

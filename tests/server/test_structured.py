@@ -199,6 +199,20 @@ def test_a_process_that_has_gone_is_replaced() -> None:
     assert checker._trial._process is not process
 
 
+def test_a_trial_that_got_no_processor_in_time_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    checker, grammar = GrammarChecker(), Grammar(kind="regex", text="b")
+    assert verdicts(checker, Grammar(kind="regex", text="a")) == [None]
+    process = checker._trial._process
+    assert process is not None
+    process.send_signal(signal.SIGSTOP)
+    with monkeypatch.context() as patched:
+        patched.setattr(grammar_check, "MAX_WALL_S", 0.2)
+        (first,) = verdicts(checker, grammar)
+    assert first is not None
+    assert first.startswith("429 ")
+    assert verdicts(checker, grammar) == [None]
+
+
 def test_the_process_ends_with_its_checker() -> None:
     checker = GrammarChecker()
     verdicts(checker, Grammar(kind="regex", text="a"))
