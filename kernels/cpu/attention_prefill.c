@@ -3,6 +3,8 @@
  * A tile's keys are transposed once for all queries of the chunk, so that lanes are keys and a score is a sum
  * over the head's dimensions in order. Queries are taken QUERY_BLOCK at a time to share the loads of keys.
  */
+#include <stdbool.h>
+
 #include "attention.h"
 #include "transpose.h"
 
@@ -45,25 +47,44 @@ INLINE void compute_scores(const struct prefill *prefill, const float *q, const 
     }
 }
 
+/* Queries from one at `position` on take in the tile from first_key on, which at least the last of them sees. */
+static void take_scored_tile(const struct prefill *prefill, size_t position, size_t num_queries, size_t first_key,
+                             const float *values, float *scores, float *running)
+{
+    const struct attention *op = prefill->op;
+    bool all_see_all = position + 1 >= first_key + op->block_size;
+    for (size_t query = 0; query < num_queries; query++) {
+        size_t end = position + query + 1, num_keys = min_size(op->block_size, end - min_size(end, first_key));
+        float *query_scores = scores + query * prefill->tile_width;
+        float *query_running = running + query * prefill->running_floats;
+        if (num_keys == 0)
+            continue;
+        take_scores(query_running, query_scores, num_keys, op->head_size);
+        if (!all_see_all)
+            add_values(query_running, prefill->running_floats, query_scores, prefill->tile_width, 1, num_keys,
+                       values, key_stride(op), op->head_size);
+    }
+    if (all_see_all)
+        add_values(running, prefill->running_floats, scores, prefill->tile_width, num_queries, op->block_size,
+                   values, key_stride(op), op->head_size);
+}
+
 /* All queries of a chunk, the first at absolute position `position`, take in one tile. */
-static void take_tile(const struct prefill *prefill, struct span span, size_t head, size_t position, size_t tile,
-                      const float *values, const float *keys, float *scores, float *running)
+static void take_tile(const struct prefill *prefill, struct span span, size_t head, size_t position,
+                      size_t first_key, const float *values, const float *keys, float *scores, float *running)
 {
     const struct attention *op = prefill->op;
     const float *q = op->q + span.first_token * op->q_stride + head * op->head_size;
-    size_t first_key = tile * op->block_size;
-    for (size_t query = 0; query < span.num_tokens;) {
-        size_t num_queries = span.num_tokens - query >= QUERY_BLOCK ? QUERY_BLOCK : 1;
+    for (size_t query = 0, num_queries; query < span.num_tokens; query += num_queries) {
+        num_queries = span.num_tokens - query >= QUERY_BLOCK ? QUERY_BLOCK : 1;
+        if (position + query + num_queries <= first_key)
+            continue;
         if (num_queries == QUERY_BLOCK)
             compute_scores(prefill, q + query * op->q_stride, keys, scores, QUERY_BLOCK);
         else
             compute_scores(prefill, q + query * op->q_stride, keys, scores, 1);
-        for (size_t i = 0; i < num_queries; i++, query++) {
-            size_t end = position + query + 1;
-            if (end > first_key)
-                take_scores(running + query * prefill->running_floats, scores + i * prefill->tile_width,
-                            min_size(op->block_size, end - first_key), values, key_stride(op), op->head_size);
-        }
+        take_scored_tile(prefill, position + query, num_queries, first_key, values, scores,
+                         running + query * prefill->running_floats);
     }
 }
 
@@ -84,8 +105,8 @@ static void attend(const struct prefill *prefill, size_t chunk, size_t head, flo
         size_t num_keys = min_size(op->block_size, end - tile * op->block_size);
         transpose(tile_start(op, op->k_cache, table_row, tile, kv_head), key_stride(op), keys, prefill->tile_width,
                   num_keys, op->head_size);
-        take_tile(prefill, span, head, position, tile, tile_start(op, op->v_cache, table_row, tile, kv_head), keys,
-                  scores, running);
+        take_tile(prefill, span, head, position, tile * op->block_size,
+                  tile_start(op, op->v_cache, table_row, tile, kv_head), keys, scores, running);
     }
     for (size_t i = 0; i < span.num_tokens; i++)
         finish_softmax(running + i * prefill->running_floats,
@@ -112,7 +133,7 @@ EXPORT int KERNEL(attention_prefill)(struct pool *pool, const struct attention_p
     }
     if (status != OK)
         return status;
-    size_t tile_width = divide_up(op->block_size, WIDTH) * WIDTH, running_floats = WEIGHTED + op->head_size;
+    size_t tile_width = divide_up(op->block_size, WIDTH) * WIDTH, running_floats = running_size(op->head_size);
     size_t scratch_floats =
         (op->head_size + QUERY_BLOCK) * tile_width + MAX_CHUNK_TOKENS * running_floats + SUM_LANES;
     float *scratch = pool_scratch(pool, scratch_floats * pool_num_threads(pool));
