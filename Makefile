@@ -20,6 +20,8 @@ endif
 MODEL ?= demo
 TESTS ?= tests
 MINUTES ?= 30
+RAY ?= ray[serve]==2.60.0
+RAY_VENV := build/ray
 PORT_TO_CHECK := $(or $(PORT),$(MAMBAD_PORT),8000)
 
 .PHONY: help
@@ -70,6 +72,10 @@ type: ## mypy --strict
 soak: ## clients, faults and tiny pools at random for MINUTES (30); SOAK_ARGS="--data-parallel-size 2"
 	$(BIN)/python tests/soak/soak.py --minutes $(MINUTES) $(SOAK_ARGS)
 
+.PHONY: conformance
+conformance: $(TEST_STAMP) ## clients and tools of others against real servers; CONFORMANCE_ARGS="--only NAME,NAME"
+	$(BIN)/python tests/conformance/run.py $(CONFORMANCE_ARGS)
+
 .PHONY: bench
 bench: $(TEST_STAMP) ## mambad and its peers on the same random weights; BENCH_ARGS="--quick", "--help"
 	$(BIN)/python tests/perf/bench.py $(BENCH_ARGS)
@@ -93,6 +99,42 @@ sanitize: $(TEST_STAMP) ## the kernel tests on a C library with address and unde
 .PHONY: model-check
 model-check: ## check the model of the protocol with spin: safety, liveness, seeded bugs
 	$(BIN)/python tests/model/check.py
+
+.PHONY: image
+image: $(BIN)/pip ## the container image, built, started and weighed; IMAGE_ARGS="--help"
+	$(BIN)/python deploy/image/build.py $(IMAGE_ARGS)
+	$(BIN)/python deploy/image/check.py
+	$(BIN)/python deploy/image/layers.py
+
+.PHONY: lock
+lock: $(BIN)/pip ## what the image installs, written anew with uv; LOCK_ARGS="--find-links FOLDER"
+	$(BIN)/python deploy/image/lock.py $(LOCK_ARGS)
+
+# Helm is 240 MB, so it is no part of `make test`.
+.PHONY: chart
+chart: $(TEST_STAMP) ## the Helm chart: lint, templates, schemas, goldens; GOLDEN=write writes those anew
+	$(BIN)/python -m pip install --disable-pip-version-check -q $(PIP_ARGS) -c constraints.txt helm-python-sdk
+	GOLDEN=$(GOLDEN) $(BIN)/python -m pytest tests/deploy/test_chart.py
+
+.PHONY: monitoring
+monitoring: $(TEST_STAMP) ## a Prometheus on a loaded server answers every query of the dashboards
+	$(BIN)/python tests/deploy/monitoring.py $(MONITORING_ARGS)
+
+.PHONY: rolling
+rolling: $(TEST_STAMP) ## two servers behind HAProxy replaced under load; ROLLING_ARGS="--proxy nginx", "--help"
+	$(BIN)/python tests/deploy/rolling.py $(ROLLING_ARGS)
+
+# Ray gets an environment of its own (500 MB), which sees that of the tests.
+.PHONY: ray
+ray: $(RAY_VENV)/.installed ## a local Ray Serve scaled up and down under load; RAY_ARGS="--help"
+	$(RAY_VENV)/bin/python deploy/ray/prove.py $(RAY_ARGS)
+
+$(RAY_VENV)/.installed: $(TEST_STAMP)
+	"$(PYTHON)" -m venv $(RAY_VENV)
+	echo 'import site; site.addsitedir("$(shell $(BIN)/python -c 'import site; print(site.getsitepackages()[0])')")' \
+	  > "$$($(RAY_VENV)/bin/python -c 'import site; print(site.getsitepackages()[0])')/mambad.pth"
+	$(RAY_VENV)/bin/python -m pip install --disable-pip-version-check $(PIP_ARGS) -c constraints.txt $(RAY)
+	@touch $@
 
 .PHONY: preflight-port
 preflight-port:

@@ -21,7 +21,7 @@ from mambad.engine.errors import (
     QueueFullError,
     RequestError,
 )
-from mambad.engine.messages import Call, EngineInfo, Shutdown, Submit
+from mambad.engine.messages import Call, EngineInfo, SetLogLevel, Shutdown, Submit
 from mambad.engine.outputs import EngineStats
 from mambad.engine.request import Submission
 from mambad.engine.stream import RequestStream
@@ -153,6 +153,11 @@ class AsyncEngine:
     def cancel(self, is_meant: Callable[[str], bool]) -> int:
         """End the requests of which `is_meant` says so by their id; return how many these were."""
         return sum(rank.cancel(is_meant) for rank in self.ranks)
+
+    def set_log_level(self, level: str) -> None:
+        """Have the engine processes log from this level on; one that loads hears of it when it is ready."""
+        for rank in self.ranks:
+            rank.send(SetLogLevel(level))
 
     def start_draining(self) -> None:
         """Turn readiness red; new work is still accepted until `refuse_new`."""

@@ -113,13 +113,15 @@ class Engine:
         """Compute a step of padding, which changes no slot, block or row of the table.
 
         Raises:
-            EngineDeadError: it failed, and there is no request whose fault that could be.
+            EngineDeadError: it failed, and so did another one after it.
         """
         batch = self.scheduler.next_dummy_step(min_decode_rows)
         try:
             result = self._runner.launch(batch).result()
         except Exception as error:
-            raise EngineDeadError(f"a step without any request failed: {error}") from error
+            logger.error("step %d, of padding, failed: %s", batch.step_id, error, exc_info=error)
+            self._probe(batch, error)
+            return
         self._count(batch, result)
 
     def maintain(self) -> None:
@@ -212,6 +214,10 @@ class Engine:
         self.scheduler.fail(batch, "the step that computed this request failed; please retry")
         while self._in_flight:
             self._complete(None)
+        self._probe(batch, error)
+
+    def _probe(self, batch: Batch, error: Exception) -> None:
+        """Find out, with a step of padding, whether the engine can go on after a step that raised."""
         probe = self.scheduler.next_dummy_step()
         try:
             self._runner.launch(probe).result()

@@ -288,4 +288,6 @@ class Lifecycle:
 def _times(request: Request, now: float) -> RequestTimes:
     admitted_s = now if request.admitted_s is None else request.admitted_s
     first_token_s = now if request.first_token_s is None else request.first_token_s
-    return RequestTimes(admitted_s - request.arrival_s, first_token_s - admitted_s, now - first_token_s)
+    return RequestTimes(
+        admitted_s - request.arrival_s, first_token_s - admitted_s, now - first_token_s, request.arrival_s
+    )

@@ -118,7 +118,13 @@ class Call(msgspec.Struct, frozen=True, tag=True):
     number: int
 
 
-ToEngine = Call | Submit | Abort | Finish | Query | Shutdown | Exit | Inject
+class SetLogLevel(msgspec.Struct, frozen=True, tag=True):
+    """Log from this level on; see `mambad.engine.logs`."""
+
+    level: str
+
+
+ToEngine = Call | Submit | Abort | Finish | Query | Shutdown | Exit | Inject | SetLogLevel
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):

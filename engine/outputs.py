@@ -24,11 +24,15 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RequestTimes(msgspec.Struct, frozen=True, array_like=True):
-    """Seconds a finished request spent waiting, in prefill and in decode, measured by the engine."""
+    """Seconds a finished request spent waiting, in prefill and in decode, measured by the engine.
+
+    `arrived_s` is when the engine got it, on the monotonic clock that all processes of a machine share.
+    """
 
     queue_s: float
     prefill_s: float
     decode_s: float
+    arrived_s: float = 0.0
 
 
 class RequestOutput(msgspec.Struct, frozen=True, array_like=True):

@@ -21,7 +21,7 @@ from mambad.engine.engine import Engine
 from mambad.engine.errors import ConfigError, EngineDeadError, LoadError
 from mambad.engine.faults import STEP_FAULTS
 from mambad.engine.lockstep import Lockstep
-from mambad.engine.logs import set_up_logging
+from mambad.engine.logs import set_log_level, set_up_logging
 from mambad.engine.messages import (
     Abort,
     Call,
@@ -34,6 +34,7 @@ from mambad.engine.messages import (
     Query,
     Ready,
     Reply,
+    SetLogLevel,
     Shutdown,
     Stats,
     StepOutput,
@@ -149,6 +150,8 @@ class Worker:
                 self._hear(number)
             case Inject():
                 self._inject(message)
+            case SetLogLevel(level):
+                set_log_level(level)
             case Exit():
                 self._is_exiting = True
 

@@ -13,6 +13,8 @@ from mambad.server.choice import Delta
 from mambad.server.reasoning import ThoughtSplitter
 from mambad.server.tool_parsers.base import Piece, ToolParser, merged
 
+TOOL_CALLS = "tool_calls"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageFormat:
@@ -79,7 +81,7 @@ class ChatChoice:
     def finish_reason(self, delta: Delta) -> str | None:
         """Return what the client is told of the end, after `feed`."""
         if delta.finish_reason == "stop" and self.num_calls and self._form.tells_calls:
-            return "tool_calls"
+            return TOOL_CALLS
         return delta.finish_reason
 
     def _count(self, ends: Sequence[int]) -> None:

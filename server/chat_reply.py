@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from mambad.server.chat_choice import ChatChoice, MessageFormat
+from mambad.server.chat_choice import TOOL_CALLS, ChatChoice, MessageFormat
 from mambad.server.choice import AlignedToken, Delta
 from mambad.server.completion_run import Usage
 from mambad.server.convert import CompletionPlan
@@ -81,6 +81,10 @@ class ChatReply:
         """See Reply."""
         state = self._states[index]
         state.pieces += state.take(delta)
+
+    def ends_in_calls(self, index: int) -> bool:
+        """See Reply."""
+        return self._states[index].finish_reason == TOOL_CALLS
 
     def body(self, usage: Usage) -> dict[str, Any]:
         """See Reply."""

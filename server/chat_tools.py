@@ -8,6 +8,10 @@ from mambad.server.errors import ApiError, invalid
 from mambad.server.schemas.chat import ChatRequest, Tool
 
 Mode = Literal["none", "auto", "required", "named"]
+LEGACY = ("functions", "function_call")
+"""What tools were called once; refused, unless they ask for no call."""
+
+NO_CALLS: tuple[Any, ...] = ("none", [])
 CHOICES = "`none`, `auto`, `required`, a function or `allowed_tools`"
 
 
@@ -47,8 +51,9 @@ def read_tools(wire: ChatRequest) -> ToolUse:
     Raises:
         ApiError: 400 naming the field.
     """
-    for name in ("functions", "function_call"):
-        if getattr(wire, name) not in (None, "none", []):
+    for name in LEGACY:
+        value = getattr(wire, name)
+        if value is not None and value not in NO_CALLS:
             message = f"`{name}` is not supported; use `tools` and `tool_choice`."
             raise invalid(name, message, "unsupported_parameter")
     tools, choice = wire.tools, wire.tool_choice

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from mambad.engine.errors import ConfigError, LoadError
+from mambad.engine.logs import redact
 
 COMMANDS = {
     "serve": "serve a model (the default command)",
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code: int = importlib.import_module(f"mambad.server.cli_{command.replace('-', '_')}").run(words)
     except (ConfigError, LoadError) as error:
-        print(f"mambad: error: {error}", file=sys.stderr)
+        print(f"mambad: error: {redact(str(error))}", file=sys.stderr)
         logging.getLogger(__name__).debug("where it happened", exc_info=True)
         return 2
     except KeyboardInterrupt:

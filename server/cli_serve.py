@@ -25,8 +25,11 @@ from mambad.server.daemon import Daemon
 from mambad.server.listen import describe, is_loopback, open_sockets
 from mambad.server.model_source import ModelSource, find_model
 from mambad.server.reload import Reloader
+from mambad.server.request_record import add_request_fields
+from mambad.server.throughput_log import ThroughputLog
 from mambad.server.tls import certificate_of
 from mambad.server.tokenizer_files import load_tokenizer
+from mambad.server.tracing import Tracer, make_tracer
 
 
 def run(words: Sequence[str]) -> int:
@@ -43,9 +46,12 @@ def run(words: Sequence[str]) -> int:
 
     loaded = load_config(arguments, os.environ, file)
     config = loaded.config
-    set_up_logging(config.log_level, config.log_format)
+    set_up_logging(config.log_level, config.log_format, add_request_fields)
     log_configuration(loaded)
     with ExitStack() as cleanup:
+        tracer = make_tracer(config.otlp_traces_endpoint)
+        if tracer is not None:
+            cleanup.callback(tracer.shut_down)
         sockets = open_sockets(config)
         for opened in sockets:
             cleanup.callback(opened.close)
@@ -53,7 +59,7 @@ def run(words: Sequence[str]) -> int:
             cleanup.callback(Path(config.uds).unlink, missing_ok=True)
         source = find_model(config, tuple(COMMANDS))
         runner = cleanup.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
-        return runner.run(_serve(config, source, sockets, read_config))
+        return runner.run(_serve(config, source, sockets, read_config, tracer))
 
 
 async def _serve(
@@ -61,6 +67,7 @@ async def _serve(
     source: ModelSource,
     sockets: list[socket.socket],
     read_config: Callable[[], ServerConfig],
+    tracer: Tracer | None,
 ) -> int:
     url = describe(sockets, config)
     settings = app_settings(config, source, is_loopback(sockets))
@@ -71,9 +78,10 @@ async def _serve(
     templates = load_chat_templates(source.tokenizer_folder, config.chat_template)
     engine = AsyncEngine(engine_config(config, source), queue_limits(config))
     app = create_app(engine, tokenizer, settings, templates)
+    access_log = AccessLog(app, config.disable_access_log_for_endpoints, tracer)
     daemon = Daemon(
         engine,
-        AccessLog(app, config.disable_access_log_for_endpoints),
+        access_log,
         sockets,
         drain_grace_s=config.drain_grace,
         shutdown_timeout_s=config.shutdown_timeout,
@@ -81,6 +89,11 @@ async def _serve(
         tls=None if certificate is None else certificate.context,
     )
     context: AppContext = app.state.context
-    reloader = Reloader(config, context.api_keys, context.admin_keys, certificate, read_config)
-    async with reloader.watching():
-        return await daemon.run()
+    reloader = Reloader(
+        config, context.api_keys, context.admin_keys, certificate, read_config, engine.set_log_level
+    )
+    async with reloader.watching(), ThroughputLog(engine, settings.model_name).running():
+        try:
+            return await daemon.run()
+        finally:
+            await access_log.flush()

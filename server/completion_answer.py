@@ -4,9 +4,12 @@ The only place that knows the difference between the two, for completions and ch
 [DONE].
 """
 
+from collections.abc import Sequence
+
 import orjson
 from starlette.responses import Response
 
+from mambad.server.choice import Delta
 from mambad.server.convert import CompletionPlan
 from mambad.server.reply import Reply
 from mambad.server.run_reader import RunReader
@@ -44,6 +47,7 @@ class CompletionAnswer:
             async for batch in batches:
                 for index, delta in batch:
                     self._reply.add(index, delta)
+                self._count_calls(batch)
         body = self._reply.body(self._reader.usage())
         return Response(orjson.dumps(body), media_type="application/json")
 
@@ -67,7 +71,14 @@ class CompletionAnswer:
                     for place, (index, delta) in enumerate(batch)
                     for chunk in reply.chunks(index, delta, usage, is_last=place == last)
                 ]
+                self._count_calls(batch)
                 if events:
                     await write(b"".join(events))
             if plan.include_usage:
                 await write(event(reply.usage_chunk(reader.usage())))
+
+    def _count_calls(self, batch: Sequence[tuple[int, Delta]]) -> None:
+        """Count the choices that have just ended in calls of tools."""
+        for index, delta in batch:
+            if delta.finish_reason is not None and self._reply.ends_in_calls(index):
+                self._reader.count_calls(index)

@@ -61,6 +61,10 @@ class CompletionReply:
         """See Reply."""
         self._choices[index].add(delta)
 
+    def ends_in_calls(self, index: int) -> bool:
+        """See Reply. There are no tools here."""
+        return False
+
     def body(self, usage: Usage) -> dict[str, Any]:
         """See Reply."""
         objects = []

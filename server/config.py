@@ -234,11 +234,20 @@ class ServerConfig:
         "vllm", TEXT, LOGS, "Also export the series that dashboards and autoscalers read under vLLM's names.",
         choices=("vllm", "none"),
     )
+    otlp_traces_endpoint: str | None = flag(
+        None, TEXT, LOGS,
+        "Send a span of each request for text to this collector: an `http://` or `https://` URL that takes "
+        "OTLP over HTTP. Needs `pip install 'mambad[otel]'`; the `OTEL_*` variables do the rest.",
+        default_text="none",
+    )
     log_level: str = flag(
         "info", TEXT, LOGS, "Least severity that is logged.",
         choices=("debug", "info", "warning", "error", "critical"),
     )
     log_format: str = flag("text", TEXT, LOGS, "Form of a log line.", choices=("text", "json"))
+    log_prompts: bool = flag(
+        False, SWITCH, LOGS, "Write prompts to the log and to traces; without it they never get there."
+    )
     disable_access_log_for_endpoints: tuple[str, ...] = flag(
         QUIET_ENDPOINTS, TEXT, LOGS, "Paths that leave no access log line.", is_list=True
     )

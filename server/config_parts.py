@@ -89,5 +89,6 @@ def app_settings(config: ServerConfig, source: ModelSource, is_loopback: bool) -
         scheduling_policy=config.scheduling_policy,
         docs=config.docs,
         metrics_compat=config.metrics_compat,
+        log_prompts=config.log_prompts,
         enable_fault_injection=config.enable_fault_injection,
     )

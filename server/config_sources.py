@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from mambad.engine.errors import ConfigError
+from mambad.engine.logs import redact
 from mambad.server.config import FLAGS, ServerConfig
 from mambad.server.flag import ENV_PREFIX, Flag
 from mambad.server.flag_kinds import JSON
@@ -28,8 +29,6 @@ Arguments = Mapping[str, str | bool | Sequence[str]]
 
 DROPPED = "vllm_flags"
 """Where the arguments hold flags that were passed over."""
-
-_CREDENTIALS = re.compile(r"(\w+://)[^/@\s]+@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,4 +192,4 @@ def _redacted(flag: Flag, value: object) -> str:
     text = ",".join(str(item) for item in value) if isinstance(value, tuple) else str(value)
     if value is None or not text:
         return "none" if flag.default_text in ("", "none") else "auto"
-    return _CREDENTIALS.sub(r"\1***@", text)
+    return redact(text)

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
+import orjson
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from mambad.engine.errors import (
     EngineDeadError,
@@ -25,13 +27,13 @@ from mambad.engine.errors import (
     ServiceError,
 )
 from mambad.engine.outputs import RequestOutput
-from mambad.server.answers import json_answer
 
 MAX_MESSAGE_CHARS = 2000
 MAX_VALIDATION_ERRORS = 10
 MAX_DETAIL_CHARS = 200
 RETRY_LATER = {"retry-after": "5"}
 RETRY_SOON = {"retry-after": "1"}
+ERROR_KEY = "error"
 DO_NOT_RETRY = {"x-should-retry": "false"}
 
 
@@ -78,9 +80,23 @@ def invalid(param: str | None, message: str, code: str = "invalid_value") -> Api
     return ApiError(400, message, param, code)
 
 
+class ErrorResponse(Response):
+    """The HTTP answer for an error; leaves the error in the request's state, for whoever logs it."""
+
+    def __init__(self, error: ApiError) -> None:
+        body = orjson.dumps(error.body())
+        super().__init__(body, error.status, dict(error.headers), media_type="application/json")
+        self._error = error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        scope.setdefault("state", {})[ERROR_KEY] = self._error
+        await super().__call__(scope, receive, send)
+
+
 def error_response(error: ApiError) -> Response:
     """Return the HTTP answer for an error."""
-    return json_answer(error.body(), error.status, error.headers)
+    return ErrorResponse(error)
 
 
 def api_error_of(exc: Exception) -> ApiError:

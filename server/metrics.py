@@ -6,6 +6,7 @@ Prometheus client is touched while a request runs.
 
 from collections.abc import Iterable, Iterator
 
+import msgspec
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.metrics_core import Metric
@@ -31,6 +32,8 @@ def collect(context: AppContext, is_compatible: bool) -> list[Metric]:
     snapshot = context.metrics.snapshot(len(reports))
     families: dict[str, Metric] = {}
     for rank, (stats, timings) in enumerate(zip(reports, snapshot.histograms, strict=True)):
+        finished = context.metrics.calls[rank].split(stats.finished)
+        stats = msgspec.structs.replace(stats, finished=finished)
         labels = {"model_name": context.settings.model_name, "engine": str(rank)}
         _add(families, engine_families(stats, info, labels))
         _add(families, request_families(timings, labels))

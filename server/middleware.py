@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mambad.server.errors import api_error_of, error_response
 from mambad.server.request_metrics import RequestMetrics
+from mambad.server.request_record import record_of
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +39,9 @@ class RequestIdMiddleware:
         given = Headers(scope=scope).get("x-request-id", "")
         request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
+        record = record_of(scope)
+        if record is not None:
+            record.request_id = request_id
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -85,6 +85,15 @@ def json_answer_operation(
     return {"responses": responses}
 
 
+def link(path: str, method: str, **parameters: str) -> dict[str, Any]:
+    """Return a link to another operation, whose parameters stand in the answer; each is a JSON pointer."""
+    escaped = path.replace("~", "~0").replace("/", "~1")
+    return {
+        "operationRef": f"#/paths/{escaped}/{method}",
+        "parameters": {name: f"$response.body#{pointer}" for name, pointer in parameters.items()},
+    }
+
+
 def error_responses(*statuses: int) -> dict[str, Any]:
     """Return the descriptions of error answers: these, and those that always may come."""
     content = {"application/json": {"schema": _reference(ErrorAnswer)}}

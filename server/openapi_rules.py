@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mambad.server.chat_convert import NEUTRAL
+from mambad.server.chat_tools import LEGACY, NO_CALLS
 from mambad.server.schemas.generation import MAX_STOP_CHARS, MAX_STOPS
 from mambad.server.schemas.responses import REFUSED
 
@@ -36,6 +38,10 @@ def refine(schemas: Mapping[str, dict[str, Any]], limits: Limits) -> None:
             _refine_generation(schema, limits)
         if name == "ResponsesRequest":
             _refine_responses(schema)
+        if name == "ChatRequest":
+            _refine_chat(schema)
+        if name == "ChatMessage":
+            _refine_message(schema)
         if name in REQUESTS:
             _refine_fields(schema["properties"], limits.vocab_size)
         if name in REQUIRED:
@@ -48,9 +54,8 @@ def refine(schemas: Mapping[str, dict[str, Any]], limits: Limits) -> None:
 
 
 def _refine_fields(fields: Mapping[str, Any], vocab_size: int | None) -> None:
-    for option in fields.get("messages", {}).get("anyOf", ()):
-        if option.get("type") == "array":
-            option["minItems"] = 1
+    if "messages" in fields:
+        _with_items(fields["messages"])
     for name in ("prompt", "tokens", "allowed_token_ids", "stop_token_ids"):
         if name in fields and vocab_size is not None:
             _bound_ids(fields[name], vocab_size)
@@ -84,8 +89,51 @@ def _refine_generation(schema: dict[str, Any], limits: Limits) -> None:
 def _refine_responses(schema: dict[str, Any]) -> None:
     for name, neutral in REFUSED.items():
         schema["properties"][name] = {"enum": [*neutral, None], "description": "Not supported."}
+    goes_on = {
+        "required": ["previous_response_id"],
+        "properties": {"previous_response_id": {"type": "string"}},
+    }
+    begins = {"required": ["input"], "properties": {"input": {"type": ["string", "array"]}}}
+    schema["anyOf"] = [begins, goes_on]
     waits = {"properties": {"stream": {"enum": [False, None]}, "store": {"enum": [True, None]}}}
     schema["allOf"].append(_if("background", {"const": True}, waits))
+
+
+def _refine_chat(schema: dict[str, Any]) -> None:
+    fields = schema["properties"]
+    for name, neutral in NEUTRAL.items():
+        fields[name] = {"enum": [*neutral, None], "description": "Not supported."}
+    for name in LEGACY:
+        fields[name] = {"enum": [*NO_CALLS, None], "description": "Not supported; see `tools`."}
+    _with_items(fields["tools"])
+    has_tools = {"properties": {"tools": {"type": "array"}}, "required": ["tools"]}
+    has_logprobs = {"properties": {"logprobs": {"const": True}}, "required": ["logprobs"]}
+    schema["allOf"] += [
+        _if("tool_choice", {"enum": ["auto", "required"]}, has_tools),
+        _if("tool_choice", {"type": "object"}, has_tools),
+        _if("top_logprobs", {"type": "integer"}, has_logprobs),
+    ]
+
+
+def _refine_message(schema: dict[str, Any]) -> None:
+    """Say what a message of each role needs, and that only the assistant's holds calls."""
+    schema["properties"]["audio"] = NULL | {"description": "Not supported."}
+    (*contents, _) = schema["properties"]["content"]["anyOf"]
+    spoken = {"content": {"anyOf": contents}, "tool_calls": {"enum": [[], None]}, "function_call": NULL}
+    others = [role for role in schema["properties"]["role"]["enum"] if role not in ("assistant", "tool")]
+    answer = {"role": {"const": "tool"}, **spoken, "tool_call_id": {"type": "string", "minLength": 1}}
+    schema["anyOf"] = [
+        {"properties": {"role": {"const": "assistant"}}},
+        {"properties": {"role": {"enum": others}, **spoken}, "required": ["content"]},
+        {"properties": answer, "required": ["content", "tool_call_id"]},
+    ]
+
+
+def _with_items(field: dict[str, Any]) -> None:
+    """Say that a list holds something."""
+    for option in field["anyOf"]:
+        if option.get("type") == "array":
+            option["minItems"] = 1
 
 
 def _if(field: str, is_like: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:

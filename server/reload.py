@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from mambad.engine.errors import ConfigError
+from mambad.engine.logs import set_log_level
 from mambad.server.access import KeyRing
 from mambad.server.config import ServerConfig
 from mambad.server.key_files import read_keys, stamp_of
@@ -42,6 +43,7 @@ class Reloader:
         api_keys, admin_keys: the rings that its requests are checked against.
         certificate: the one in use, None without TLS.
         read_config: reads all sources of settings again; raises ConfigError.
+        set_engine_level: tells the engine processes of a new log level.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Reloader:
         admin_keys: KeyRing,
         certificate: Certificate | None,
         read_config: Callable[[], ServerConfig],
+        set_engine_level: Callable[[str], None],
     ) -> None:
         self._sources = [
             _KeySource(api_keys, config.api_key, "--api-key-file", config.api_key_file),
@@ -59,6 +62,7 @@ class Reloader:
         self._stamps = [stamp_of(source.path) for source in self._sources]
         self._certificate = certificate
         self._read_config = read_config
+        self._set_engine_level = set_engine_level
 
     @contextlib.asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
@@ -85,7 +89,8 @@ class Reloader:
         except ConfigError as error:
             logger.error("reloading: %s", error)
             return
-        logging.getLogger().setLevel(level.upper())
+        set_log_level(level)
+        self._set_engine_level(level)
         logger.warning("keys, certificates and log level (%s) have been read again", level)
 
     def poll(self, is_forced: bool = False) -> None:

@@ -45,6 +45,10 @@ class Reply(Protocol):
         """Take the next delta of a choice."""
         ...
 
+    def ends_in_calls(self, index: int) -> bool:
+        """Return whether a choice has ended for the reason `tool_calls`."""
+        ...
+
     def body(self, usage: Usage) -> dict[str, Any]:
         """Return the whole answer."""
         ...

@@ -4,11 +4,12 @@ One object for the server, used from the event loop only. Observing a token cost
 """
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from mambad.engine.counters import DURATION_BOUNDS_S, Buckets
 from mambad.engine.outputs import Histogram, RequestTimes
+from mambad.server.call_tally import CallTally
 from mambad.server.errors import ApiError
 
 FIRST_TOKEN_BOUNDS_S = (
@@ -49,12 +50,14 @@ class RequestMetrics:
 
     Attributes:
         http_requests: answers by (route, method, status).
+        calls: by rank, answers that ended in calls of tools.
     """
 
     def __init__(self) -> None:
         self._buckets: dict[int, dict[str, Buckets]] = {}
         self._rejected = Counter(dict.fromkeys(REJECTION_REASONS, 0))
         self.http_requests: Counter[tuple[str, str, int]] = Counter()
+        self.calls: defaultdict[int, CallTally] = defaultdict(CallTally)
 
     def observe(self, rank: int, name: str, value: float) -> None:
         """Count a value in one of a rank's HISTOGRAMS."""
@@ -120,6 +123,10 @@ class ChoiceTimer:
         self.metrics.observe(self.rank, "duration_s", time.monotonic() - self.arrived_s)
         self.metrics.observe(self.rank, "prompt_tokens", self.num_prompt_tokens)
         self.metrics.observe(self.rank, "generation_tokens", num_generated)
+
+    def ended_in_calls(self) -> None:
+        """The choice that has ended consists of calls of tools."""
+        self.metrics.calls[self.rank].count()
 
     def engine_times(self, times: RequestTimes, num_generated: int) -> None:
         """The engine has said how long it took over each part."""

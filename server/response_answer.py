@@ -5,13 +5,14 @@ in whatever way. A response that its client leaves is cancelled.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import orjson
 from starlette.responses import Response
 
 from mambad.server.answers import json_answer
+from mambad.server.choice import Delta
 from mambad.server.detokenizer import make_detokenizer
 from mambad.server.errors import ApiError
 from mambad.server.response_convert import ResponsePlan
@@ -65,8 +66,7 @@ class ResponseAnswer:
         """See Answer. What fails or is given up was never known to anybody, and leaves no record."""
         async with self._reader.reading() as batches:
             async for batch in batches:
-                for _, delta in batch:
-                    self._output.feed(delta)
+                self._feed(batch)
         return json_answer(self._end(self._last_status()))
 
     async def stream(self, write: Write) -> None:
@@ -113,8 +113,7 @@ class ResponseAnswer:
                 self._begin("in_progress")
             async with self._reader.reading() as batches:
                 async for batch in batches:
-                    for _, delta in batch:
-                        self._output.feed(delta)
+                    self._feed(batch)
             self._end(self._last_status())
         except Exception as exc:
             self._failed(self._reader.failure(exc))
@@ -124,9 +123,16 @@ class ResponseAnswer:
     async def _write_events(self, write: Write) -> None:
         async with self._reader.reading() as batches:
             async for batch in batches:
-                events = [event for _, delta in batch for event in self._output.feed(delta)]
+                events = self._feed(batch)
                 if events:
                     await write(self._frames(events))
+
+    def _feed(self, batch: Sequence[tuple[int, Delta]]) -> list[Event]:
+        """Take what has come; return what there is to tell."""
+        events = [event for _, delta in batch for event in self._output.feed(delta)]
+        if self._output.ends_in_calls and any(delta.finish_reason is not None for _, delta in batch):
+            self._reader.count_calls(0)
+        return events
 
     def _last_status(self) -> str:
         return "completed" if self._output.finish_reason == "stop" else "incomplete"

@@ -181,10 +181,10 @@ def _texts(parts: list[Any], path: str) -> Iterator[str]:
 
 
 def _thought(item: ReasoningItem, path: str) -> str:
-    if item.content:
-        return _text(item.content, f"{path}.content")
-    if item.summary:
-        return _text(item.summary, f"{path}.summary")
+    for name in ("content", "summary"):
+        value = getattr(item, name)
+        if value not in (None, "", []):
+            return _text(value, f"{path}.{name}")
     if item.encrypted_content:
         message = f"`{path}.encrypted_content` is not from this server, which can't read it."
         raise invalid(f"{path}.encrypted_content", message, "unsupported_parameter")

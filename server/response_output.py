@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mambad.server.chat_choice import ChatChoice, MessageFormat
+from mambad.server.chat_choice import TOOL_CALLS, ChatChoice, MessageFormat
 from mambad.server.choice import AlignedToken, Delta
 from mambad.server.tool_parsers.base import Piece, PieceKind
 
@@ -67,6 +67,7 @@ class ResponseOutput:
         items: those that have ended.
         token_ids: all tokens so far.
         finish_reason, is_stop_string: how it has ended; None while it has not.
+        ends_in_calls: whether it has ended in calls of tools.
     """
 
     def __init__(self, form: MessageFormat, make_entries: MakeEntries | None) -> None:
@@ -79,6 +80,7 @@ class ResponseOutput:
         self.token_ids: list[int] = []
         self.finish_reason: str | None = None
         self.is_stop_string = False
+        self.ends_in_calls = False
 
     @property
     def num_reasoning_tokens(self) -> int:
@@ -94,6 +96,7 @@ class ResponseOutput:
         if delta.finish_reason is not None:
             self.finish_reason = delta.finish_reason
             self.is_stop_string = isinstance(delta.stop_reason, str)
+            self.ends_in_calls = self._choice.finish_reason(delta) == TOOL_CALLS
             if self._open is None and not self.items:
                 self._begin("message")
             self._end("completed" if delta.finish_reason == "stop" else "incomplete")

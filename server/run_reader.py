@@ -42,6 +42,10 @@ class RunReader:
         """Return the tokens so far."""
         return self._run.usage()
 
+    def count_calls(self, index: int) -> None:
+        """Count a choice that has ended as one that ended in calls of tools."""
+        self._run.count_calls(index)
+
     async def admitted(self) -> None:
         """Wait in the queue; a stream's headers are sent after that, so that this can fail with a status.
 
@@ -54,6 +58,9 @@ class RunReader:
         except TimeoutError:
             self._run.close("timeout")
             raise self._timeout_error() from None
+        except Exception:
+            self._run.close("error")
+            raise
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncGenerator[list[tuple[int, Delta]], None]]:
@@ -77,7 +84,7 @@ class RunReader:
 
     def failure(self, exc: Exception) -> ApiError:
         """Return what the client is told of a failure for which it is too late to send a status."""
-        error = api_error_of(exc)
+        error = self._run.outcome.error = api_error_of(exc)
         self._metrics.count_rejection(error)
         if error.code == "internal_error":
             logger.error("a stream failed", exc_info=exc)

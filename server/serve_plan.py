@@ -18,6 +18,7 @@ from mambad.server.convert import CompletionPlan
 from mambad.server.disconnect import disconnected, run_while
 from mambad.server.engine_port import info_of, requested_rank
 from mambad.server.reply import Reply, ReplyHead
+from mambad.server.request_record import Generation, prompt_texts, record_of
 from mambad.server.run_reader import RunReader
 from mambad.server.sse import EventStream, Write
 
@@ -61,25 +62,34 @@ async def serve_plan(
         ApiError, EngineError: it can't be answered.
     """
     context = context_of(request)
-    unique = uuid.uuid4().hex
-    response_id = f"{prefix}{plan.request_id or unique}"
-    # Two requests may have the same id, but not in the engine.
-    engine_id = response_id if plan.request_id is None else f"{response_id}/{unique}"
-    reader = await submit_plan(request, plan, engine_id, arrived_s)
+    response_id = f"{prefix}{plan.request_id or uuid.uuid4().hex}"
+    reader = await submit_plan(request, plan, response_id, arrived_s)
     head = ReplyHead(response_id, int(time.time()), plan.model, context.fingerprint(info_of(context.engine)))
     return await deliver(request, CompletionAnswer(plan, reader, make_reply(head)), plan.stream)
 
 
-async def submit_plan(request: Request, plan: CompletionPlan, engine_id: str, arrived_s: float) -> RunReader:
+async def submit_plan(
+    request: Request, plan: CompletionPlan, response_id: str, arrived_s: float
+) -> RunReader:
     """Submit a request; from here on its streams are the reader's to close.
+
+    Args:
+        request, plan, arrived_s: see `serve_plan`.
+        response_id: of the answer; unique unless the client named the request.
 
     Raises:
         ApiError, EngineError: it can't be served, or not now.
     """
     context = context_of(request)
     await context.grammars.check(plan.params.grammar, info_of(context.engine).has_grammars)
+    # Two requests may have the same id, but not in the engine.
+    engine_id = response_id if plan.request_id is None else f"{response_id}/{uuid.uuid4().hex}"
     streams = context.engine.submit(list(plan.submissions(engine_id)), requested_rank(request.headers))
     run = CompletionRun(plan, streams, context.text, context.metrics, arrived_s, context.background)
+    record = record_of(request.scope)
+    if record is not None:
+        prompts = prompt_texts(plan.prompts, context.text) if context.settings.log_prompts else ()
+        record.generation = Generation(plan, run, response_id, prompts)
     timeout_s = context.settings.request_timeout_s
     if timeout_s is not None:
         timeout_s = max(arrived_s + timeout_s - time.monotonic(), 0.0)

@@ -53,6 +53,7 @@ class AppSettings:
         enable_fault_injection: whether `/debug/faults` exists.
         docs: whether `/docs` and `/openapi.json` exist.
         metrics_compat: `vllm` also exports series under vLLM's names; `none` does not.
+        log_prompts: whether prompts are recorded.
     """
 
     served_model_names: tuple[str, ...]
@@ -81,6 +82,7 @@ class AppSettings:
     scheduling_policy: str = "fcfs"
     docs: bool = True
     metrics_compat: str = "vllm"
+    log_prompts: bool = False
     enable_fault_injection: bool = False
 
     @property

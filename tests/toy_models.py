@@ -80,6 +80,11 @@ def copy_of(name: str, folder: Path) -> Path:
     return Path(shutil.copytree(toy_model(name).folder, folder))
 
 
+def random_mamba(**changes: Any) -> Any:
+    """Return a random Mamba in Transformers, as the toy but for these keys of its configuration."""
+    return _mamba(**changes)
+
+
 def edit_json(path: Path, **changes: Any) -> None:
     """Change keys of a JSON file; None removes a key."""
     values = json.loads(path.read_text()) | changes

@@ -20,6 +20,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from toy_models import toy_model
 
 VOCABULARY = 300
+EOS_ID = 256
 START_TIMEOUT_S = 60
 
 
@@ -34,8 +35,14 @@ def served_model(family: str = "granite") -> Path:
     folder = Path(_folder().name) / f"toy-{family}"
     folder.mkdir()
     config = json.loads((toy_model(family).folder / "config.json").read_text())
-    config |= {"vocab_size": VOCABULARY, "eos_token_id": 256, "max_position_embeddings": 2048}
+    config |= {"vocab_size": VOCABULARY, "eos_token_id": EOS_ID, "max_position_embeddings": 2048}
     (folder / "config.json").write_text(json.dumps(config))
+    write_byte_tokenizer(folder)
+    return folder
+
+
+def write_byte_tokenizer(folder: Path) -> None:
+    """Write a tokenizer with a token a byte, `EOS_ID` and one more special token."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={sign: i for i, sign in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -43,7 +50,6 @@ def served_model(family: str = "granite") -> Path:
     tokenizer.add_special_tokens(["<|endoftext|>", "<|end|>"])
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|endoftext|>"}))
-    return folder
 
 
 @dataclass

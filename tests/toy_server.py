@@ -323,6 +323,7 @@ def run_server(
     *,
     send_buffer_bytes: int | None = None,
     template: str | None = None,
+    wrap: Callable[[Any], Any] | None = None,
     **settings: Any,
 ) -> Iterator[RunningServer]:
     """Serve on a free port until the block ends.
@@ -332,6 +333,7 @@ def run_server(
         text: default: bytes.
         send_buffer_bytes: of the kernel, for each connection.
         template: of chats; None = a base model.
+        wrap: makes what is served of the application.
         settings: fields of AppSettings.
     """
     engine = engine or FakeEngine()
@@ -343,7 +345,7 @@ def run_server(
     if send_buffer_bytes is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
     config = uvicorn.Config(
-        app,
+        app if wrap is None else wrap(app),
         http=HttpProtocol,
         ws="none",
         lifespan="off",

@@ -21,7 +21,8 @@ from mambad.server.engine_port import info_of
 from mambad.server.errors import invalid
 from mambad.server.logprobs import response_logprobs
 from mambad.server.offload import INLINE_BYTES
-from mambad.server.openapi import SERVICE_ERRORS, json_answer_operation, json_operation
+from mambad.server.openapi import SERVICE_ERRORS, json_answer_operation, json_operation, link
+from mambad.server.request_record import record_of
 from mambad.server.response_answer import ResponseAnswer
 from mambad.server.response_object import ResponseHead
 from mambad.server.response_output import MakeEntries, ResponseOutput
@@ -35,6 +36,11 @@ PATH = "/v1/responses/{response_id}"
 CREATE = json_operation(ResponsesRequest, answer=ResponseObject, streams=True, chunk=ResponseEvent)
 SALT = {"name": "cache_salt", "in": "query", "required": False, "schema": {"type": "string"}}
 READ = json_answer_operation(ResponseObject, errors=SERVICE_ERRORS) | {"parameters": [SALT]}
+CREATE["responses"]["200"]["links"] = {
+    "retrieve": link(PATH, "get", response_id="/id"),
+    "cancel": link(f"{PATH}/cancel", "post", response_id="/id"),
+    "delete": link(PATH, "delete", response_id="/id"),
+}
 DELETE = json_answer_operation(DeletedResponse, errors=SERVICE_ERRORS) | {"parameters": [SALT]}
 
 
@@ -54,6 +60,9 @@ async def create_response(request: Request) -> Response:
     output = ResponseOutput(plan.chat.form, _make_entries(context, completion))
     answer = ResponseAnswer(plan, head, reader, output, context.text, context.response_desk)
     if plan.is_background:
+        record = record_of(request.scope)
+        if record is not None and record.generation is not None:
+            record.generation.is_detached = True
         return answer.in_background(context.background)
     return await deliver(request, answer, completion.stream)
 

@@ -16,18 +16,22 @@ MAX_TOOLS = 256
 NAME_PATTERN = r"^[a-zA-Z0-9_.:-]{1,128}$"
 
 Role = Literal["developer", "system", "user", "assistant", "tool", "function"]
-_PART = {
-    "type": "object",
-    "required": ["type"],
-    "properties": {
-        "type": {"type": "string", "enum": ["text", "refusal"]},
-        "text": {"type": "string"},
-        "refusal": {"type": "string"},
-    },
-}
+TEXTS = ("text", "refusal")
+"""Types of parts, each with its text in the field of that name."""
+
+_PARTS = [
+    {
+        "type": "object",
+        "required": ["type", name],
+        "properties": {"type": {"const": name}, name: {"type": "string"}},
+    }
+    for name in TEXTS
+]
 Content = Annotated[
     Any,
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": _PART}, {"type": "null"}]}),
+    WithJsonSchema(
+        {"anyOf": [{"type": "string"}, {"type": "array", "items": {"anyOf": _PARTS}}, {"type": "null"}]}
+    ),
 ]
 _FUNCTION_CHOICE = {
     "type": "object",

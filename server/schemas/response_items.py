@@ -64,13 +64,21 @@ ITEMS: dict[str, type[WireModel]] = {
 _TEXT = {"type": "string"}
 
 
-def _parts(*kinds: str) -> dict[str, Any]:
-    part = {
+def _part(text: str, *kinds: str) -> dict[str, Any]:
+    """Return the schema of a part of these types, whose text stands in the field `text`."""
+    return {
         "type": "object",
-        "required": ["type", "text"],
-        "properties": {"type": {"type": "string", "enum": list(kinds)}, "text": _TEXT},
+        "required": ["type", text],
+        "properties": {"type": {"type": "string", "enum": list(kinds)}, text: _TEXT},
     }
-    return {"type": "array", "items": part, "minItems": 1}
+
+
+_PARTS = [
+    _part("text", "input_text", "output_text", "text", "reasoning_text", "summary_text"),
+    _part("refusal", "refusal"),
+]
+_CONTENT = {"anyOf": [_TEXT, {"type": "array", "items": {"anyOf": _PARTS}}]}
+_OPTIONAL_CONTENT = {"anyOf": [*_CONTENT["anyOf"], {"type": "null"}]}
 
 
 def _item(kind: str, *required: str, **properties: Any) -> dict[str, Any]:
@@ -85,21 +93,19 @@ _MESSAGE = {
     "type": "object",
     "required": ["role", "content"],
     "properties": {
-        "type": {"const": "message"},
+        "type": {"enum": ["message", None]},
         "role": {"type": "string", "enum": ["user", "assistant", "system", "developer"]},
-        "content": {"anyOf": [_TEXT, _parts("input_text", "output_text")]},
+        "content": _CONTENT,
     },
 }
 _CALL = _item("function_call", "call_id", "name", "arguments", call_id=_TEXT, name=_TEXT, arguments=_TEXT)
-_OUTPUT = _item(
-    "function_call_output",
-    "call_id",
-    "output",
-    call_id=_TEXT,
-    output={"anyOf": [_TEXT, _parts("input_text")]},
-)
-_REASONING = _item("reasoning", "content", content=_parts("reasoning_text"))
-_REFERENCE = _item("item_reference", "id", id=_TEXT)
+_OUTPUT = _item("function_call_output", "call_id", "output", call_id=_TEXT, output=_CONTENT)
+_REASONING = _item("reasoning", content=_OPTIONAL_CONTENT, summary=_OPTIONAL_CONTENT)
+_REFERENCE = {
+    "type": "object",
+    "required": ["id"],
+    "properties": {"type": {"enum": ["item_reference", None]}, "id": _TEXT},
+}
 _LIST = {
     "type": "array",
     "items": {"anyOf": [_MESSAGE, _CALL, _OUTPUT, _REASONING, _REFERENCE]},

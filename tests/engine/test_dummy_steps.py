@@ -4,6 +4,7 @@ import pytest
 from toy_equality import EqualityEngine, load_toy
 
 from mambad.engine.batch import Batch
+from mambad.engine.errors import EngineDeadError
 
 PROMPT = list(range(3, 90))
 
@@ -58,3 +59,25 @@ def test_a_batch_of_three_padded_to_four_leaves_a_parked_request_alone() -> None
     assert sizes == [3] * 10
     assert engine.runner.checksum(slot) == before
     engine.runner.close()
+
+
+def test_one_step_of_padding_that_fails_ends_nothing_and_two_in_a_row_end_the_engine() -> None:
+    engine = EqualityEngine(load_toy("mamba", "reference"), num_slots=2)
+    engine.submit("x", PROMPT, seed=1, max_tokens=10)
+    engine.step()
+    launch, faults = engine.runner.launch, [RuntimeError("once")]
+
+    def fail(batch: Batch):  # type: ignore[no-untyped-def]
+        if faults:
+            raise faults.pop()
+        return launch(batch)
+
+    engine.runner.launch = fail  # type: ignore[method-assign]
+    engine.engine.dummy_step(min_decode_rows=1)
+    assert not faults
+    faults += [RuntimeError("second"), RuntimeError("first")]
+    with pytest.raises(EngineDeadError, match=r"failed \(first\), and the probe after it: second"):
+        engine.engine.dummy_step(min_decode_rows=1)
+    alone = EqualityEngine(load_toy("mamba", "reference"), num_slots=1)
+    alone.submit("x", PROMPT, seed=1, max_tokens=10)
+    assert engine.run()["x"] == alone.run()["x"]

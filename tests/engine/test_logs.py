@@ -2,10 +2,18 @@
 
 import json
 import logging
+import time
 
 import pytest
 
-from mambad.engine.logs import FIELDS, JsonFormatter, TextFormatter, set_up_logging
+from mambad.engine.logs import (
+    FIELDS,
+    JsonFormatter,
+    TextFormatter,
+    redact,
+    set_log_level,
+    set_up_logging,
+)
 
 
 def record(message: str, *arguments: object, **extra: object) -> logging.LogRecord:
@@ -67,3 +75,92 @@ def test_libraries_are_heard_from_warning_on(level, ours, libraries, capsys):
     for name in order:
         assert (f"ours-{name}" in err) == (order.index(name) >= order.index(ours))
         assert (f"library-{name}" in err) == (order.index(name) >= order.index(libraries))
+
+
+EVIL = "a\nb\r\x1b[31m\x9b2J\u2028\u202e\ud800\x00"
+
+
+def test_a_line_is_one_line_without_control_characters():
+    item = record(EVIL, request_id=EVIL, model=EVIL, duration_s=0.5)
+    text, line = TextFormatter().format(item), JsonFormatter().format(item)
+    assert text.isprintable()
+    assert line.isprintable()
+    assert text.count("WARNING") == 1
+    fields = json.loads(line)
+    assert (fields["event"], fields["request_id"]) == (EVIL, EVIL), "nothing is lost"
+
+
+def test_a_value_can_not_pass_for_other_values():
+    text = TextFormatter().format(record("done", request_id='r status=200 x="', model="", client="10.0.0.1"))
+    assert text.endswith(r'done request_id="r status=200 x=\"" model="" client=10.0.0.1')
+
+
+def test_a_text_in_an_exception_can_not_pass_for_a_line():
+    try:
+        raise ValueError("x\n2026-01-01 00:00:00 INFO    forged\x1b[2J")
+    except ValueError as error:
+        item = record("failed")
+        item.exc_info = (ValueError, error, error.__traceback__)
+    first, *rest = TextFormatter().format(item).split("\n")
+    assert first.endswith("failed")
+    assert len(rest) > 3
+    assert all(line.startswith("    ") and line.isprintable() for line in rest)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("GET https://me:secret@host/x", "GET https://***@host/x"),
+        ("redis://secret@host", "redis://***@host"),
+        ("Authorization: Bearer secret-secret", "Authorization: ***"),
+        ("{'authorization': 'Basic c2VjcmV0'}", "{'authorization': '***'}"),
+        ("sent bearer secret-secret, failed", "sent bearer ***, failed"),
+        ("GET /x?token=secret&a=1&api_key=secret", "GET /x?token=***&a=1&api_key=***"),
+        ("X-Amz: ?X-Amz-Signature=secret", "X-Amz: ?X-Amz-Signature=***"),
+        ("key sk-secret1234 and hf_secret1234", "key sk-*** and hf_***"),
+    ],
+)
+@pytest.mark.parametrize("where", ["message", "argument", "extra", "exception"])
+def test_credentials_are_not_shown(text, shown, where):
+    item = record("%s" if where == "argument" else text if where == "message" else "x")
+    if where == "argument":
+        item.args = (text,)
+    elif where == "extra":
+        item.client = text
+    elif where == "exception":
+        item.exc_info = (ValueError, ValueError(text), None)
+    for formatter in (TextFormatter(), JsonFormatter()):
+        line = formatter.format(item)
+        assert "secret" not in line
+        assert shown in line.replace('\\"', '"') or shown in json.dumps(line)
+
+
+def test_what_is_no_credential_stays():
+    text = "a basic model at http://host:80/a?b=1, mail x@y.z, risk-taking"
+    assert redact(text) == text
+
+
+def test_a_long_hostile_text_is_looked_through_in_no_time():
+    start = time.perf_counter()
+    for text in ("a" * 50_000, "bearer " + " " * 50_000, "authorization:" + " " * 50_000, "?" + "a" * 50_000,
+                 "://" * 20_000, "&key" * 10_000, "authorization: " + "a" * 50_000 + " "):  # fmt: skip
+        redact(text)
+    assert time.perf_counter() - start < 1.0
+
+
+@pytest.mark.usefixtures("_logging_restored")
+def test_the_level_can_change_and_every_line_can_be_given_fields(capsys):
+    def add(item: logging.LogRecord) -> bool:
+        item.request_id = "r1"
+        return True
+
+    set_up_logging("info", "text", add)
+    logging.getLogger("mambad.x").debug("not yet")
+    set_log_level("debug")
+    logging.getLogger("mambad.x").debug("now")
+    set_log_level("error")
+    logging.getLogger("mambad.x").warning("no more")
+    err = capsys.readouterr().err
+    assert "now request_id=r1" in err
+    assert "not yet" not in err
+    assert "no more" not in err

@@ -14,7 +14,7 @@ from mambad.server.model_source import find_model
 @pytest.fixture(autouse=True)
 def _logging_untouched(monkeypatch):
     for command in ("serve", "check"):
-        monkeypatch.setattr(f"mambad.server.cli_{command}.set_up_logging", lambda level, form: None)
+        monkeypatch.setattr(f"mambad.server.cli_{command}.set_up_logging", lambda *arguments: None)
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:

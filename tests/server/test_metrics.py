@@ -5,6 +5,7 @@ import re
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_families
 from prometheus_client.parser import text_string_to_metric_families
+from toy_chat import PATH, TOOL, USER, saying
 from toy_server import FakeEngine, run_server, says, wait_until
 
 from mambad.engine.outputs import EngineStats, Histogram
@@ -192,6 +193,28 @@ def test_requests_are_timed_and_counted_once_however_they_end():
         assert value(samples, "mambad_request_generation_tokens_bucket", le="4.0") == 6
         assert value(samples, "vllm:e2e_request_latency_seconds_count") == 8
         assert value(samples, "mambad_http_requests_total", route="/v1/completions", code="200") == 6
+
+
+CALL = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+
+
+def test_an_answer_of_calls_is_no_other_stop():
+    ask = {"messages": [USER], "tools": [TOOL], "max_tokens": 200}
+    function = {"type": "function", **TOOL["function"]}
+    with saying(CALL) as server, server.client() as client:
+        for is_stream in (False, True):
+            assert client.post(PATH, json={**ask, "stream": is_stream}).is_success
+            answer = client.post(
+                "/v1/responses", json={"input": "hi", "tools": [function], "stream": is_stream}
+            )
+            assert answer.is_success, answer.text
+        assert client.post(PATH, json={**ask, "tool_choice": "none"}).is_success
+        assert client.post(PATH, json={**ask, "n": 2, "max_tokens": 5}).is_success
+        assert client.post("/v1/completions", json={"prompt": "a", "max_tokens": 200}).is_success
+        samples = scrape(client)
+        for reason, count in {"stop": 2, "length": 2, "tool_calls": 4}.items():
+            assert value(samples, "mambad_requests_finished_total", reason=reason) == count, reason
+        assert value(samples, "vllm:request_success_total", finished_reason="stop") == 6
 
 
 def test_refused_requests_are_counted_by_reason():

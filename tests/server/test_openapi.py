@@ -4,12 +4,14 @@ import re
 from html.parser import HTMLParser
 
 import pytest
+from jsonschema import Draft202012Validator
+from toy_chat import TEMPLATE
 from toy_server import FakeEngine, run_server
 
 
 @pytest.fixture(scope="module")
 def client():
-    with run_server() as server, server.client() as client:
+    with run_server(template=TEMPLATE) as server, server.client() as client:
         yield client
 
 
@@ -54,6 +56,40 @@ def test_every_reference_leads_somewhere(schema):
     found = re.findall(r'"\$ref": ?"#/components/schemas/([^"]+)"', str(schema).replace("'", '"'))
     assert found
     assert set(found) <= set(schema["components"]["schemas"])
+
+
+def test_every_link_leads_to_an_operation_and_names_its_parameters(schema):
+    links = schema["paths"]["/v1/responses"]["post"]["responses"]["200"]["links"]
+    assert set(links) == {"retrieve", "cancel", "delete"}
+    for link in links.values():
+        *_, path, method = link["operationRef"].split("/")
+        operation = schema["paths"][path.replace("~1", "/")][method]
+        assert set(link["parameters"]) <= {each["name"] for each in operation["parameters"]}
+
+
+@pytest.mark.parametrize(
+    ("message", "is_valid"),
+    [
+        ({"role": "user", "content": "x"}, True),
+        ({"role": "user", "content": [{"type": "text", "text": "x"}]}, True),
+        ({"role": "user", "content": [{"type": "text"}]}, False),
+        ({"role": "user"}, False),
+        ({"role": "user", "content": None}, False),
+        ({"role": "user", "content": "x", "tool_calls": []}, True),
+        ({"role": "user", "content": "x", "tool_calls": [{"function": {"name": "f"}}]}, False),
+        ({"role": "system", "content": "x", "function_call": {"name": "f"}}, False),
+        ({"role": "assistant"}, True),
+        ({"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}, True),
+        ({"role": "tool", "content": "x"}, False),
+        ({"role": "tool", "content": "x", "tool_call_id": ""}, False),
+        ({"role": "tool", "content": "x", "tool_call_id": "a"}, True),
+    ],
+)
+def test_what_a_message_needs_is_described_as_it_is_checked(client, schema, message, is_valid):
+    part = {"$ref": "#/components/schemas/ChatMessage", "components": schema["components"]}
+    assert Draft202012Validator(part).is_valid(message) == is_valid
+    answer = client.post("/v1/chat/completions", json={"messages": [message], "max_tokens": 1})
+    assert answer.status_code == (200 if is_valid else 400), answer.text
 
 
 def test_ranges_and_streams_are_described(schema):

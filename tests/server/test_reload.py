@@ -23,10 +23,12 @@ def anyio_backend():
 
 
 @pytest.fixture(autouse=True)
-def _root_level():
-    level = logging.getLogger().level
+def _levels():
+    loggers = [logging.getLogger(), logging.getLogger("mambad")]
+    levels = [logger.level for logger in loggers]
     yield
-    logging.getLogger().setLevel(level)
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 class Files:
@@ -38,9 +40,15 @@ class Files:
         self.ring = KeyRing(("fixed", "one"))
         self.admin = KeyRing(("admin",))
         self.level = level
+        self.engine_levels = []
         config = ServerConfig(api_key=("fixed",), api_key_file=str(self.path), admin_api_key=("admin",))
         self.reloader = Reloader(
-            config, self.ring, self.admin, None, lambda: ServerConfig(log_level=self.level)
+            config,
+            self.ring,
+            self.admin,
+            None,
+            lambda: ServerConfig(log_level=self.level),
+            self.engine_levels.append,
         )
 
     def write(self, text):
@@ -102,7 +110,9 @@ async def test_the_watcher_looks_by_itself_and_on_sighup(files, monkeypatch):
         await until(lambda: files.ring.holds(b"two"))
         files.level = "error"
         os.kill(os.getpid(), signal.SIGHUP)
-        await until(lambda: logging.getLogger().level == logging.ERROR)
+        await until(lambda: logging.getLogger("mambad").level == logging.ERROR)
+        assert logging.getLogger().level == logging.ERROR
+    assert files.engine_levels == ["error"]
     assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
 
 

@@ -201,6 +201,8 @@ def test_what_cannot_be_honoured_is_refused_by_name(server, body, param, code):
         ({"type": "function_call_output", "call_id": "c", "output": None}, ".output", "invalid_value"),
         ({"type": "reasoning", "encrypted_content": "x"}, ".encrypted_content", "unsupported_parameter"),
         ({"type": "reasoning", "summary": [5]}, ".summary.0", "invalid_value"),
+        ({"type": "reasoning", "content": {}, "summary": "s"}, ".content", "invalid_value"),
+        ({"type": "reasoning", "content": 0}, ".content", "invalid_value"),
         ({"type": "item_reference"}, ".id", "invalid_value"),
     ],
 )

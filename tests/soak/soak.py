@@ -225,8 +225,12 @@ def main() -> int:
     if num_ranks > 1:
         flags.append("--data-parallel-lockstep")
     with serve(served_model(), *SERVER_FLAGS, *flags) as served:
-        tally = asyncio.run(soak(served, arguments.minutes, num_ranks))
-        figures = judge(served, tally)
+        try:
+            tally = asyncio.run(soak(served, arguments.minutes, num_ranks))
+            figures = judge(served, tally)
+        except BaseException:
+            print("the server's last words:", *served.lines[-40:], sep="\n", file=sys.stderr)
+            raise
     print(json.dumps(figures, indent=2))
     for line in tally.broken[:20]:
         print(f"BROKEN: {line}")
