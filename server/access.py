@@ -13,11 +13,12 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from mambad.server.console_files import PATHS as CONSOLE_PATHS
 from mambad.server.errors import ApiError, error_response
 from mambad.server.settings import AppSettings
 
 PROBE_PATHS = frozenset(("/live", "/ready", "/health", "/ping"))
-OPEN_PATHS = PROBE_PATHS | {"/version", "/load", "/docs", "/openapi.json"}
+OPEN_PATHS = PROBE_PATHS | CONSOLE_PATHS | {"/version", "/load", "/docs", "/openapi.json"}
 METRICS_PATH = "/metrics"
 UNAUTHORIZED = {"www-authenticate": "Bearer"}
 

@@ -29,6 +29,7 @@ from mambad.server.routes import (
     admin,
     chat,
     completions,
+    console,
     debug,
     docs,
     health,
@@ -69,6 +70,7 @@ def create_app(
     app.state.context = context
     modules = [completions, chat, responses, models, tokens, health, metrics, state, admin]
     modules += [docs] if settings.docs else []
+    modules += [console] if settings.console else []
     modules += [debug] if settings.enable_fault_injection else []
     for module in modules:
         app.include_router(module.router)

@@ -229,6 +229,7 @@ class ServerConfig:
     )
 
     docs: bool = flag(True, SWITCH, REQUESTS, "Serve `/docs` and `/openapi.json`.")
+    console: bool = flag(True, SWITCH, REQUESTS, "Serve the console at `/`.")
 
     metrics_compat: str = flag(
         "vllm", TEXT, LOGS, "Also export the series that dashboards and autoscalers read under vLLM's names.",

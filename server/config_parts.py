@@ -88,6 +88,7 @@ def app_settings(config: ServerConfig, source: ModelSource, is_loopback: bool) -
         strict_request_fields=config.strict_request_fields,
         scheduling_policy=config.scheduling_policy,
         docs=config.docs,
+        console=config.console,
         metrics_compat=config.metrics_compat,
         log_prompts=config.log_prompts,
         enable_fault_injection=config.enable_fault_injection,

@@ -52,6 +52,7 @@ class AppSettings:
         scheduling_policy: `fcfs`, or `priority`, under which a request's `priority` counts.
         enable_fault_injection: whether `/debug/faults` exists.
         docs: whether `/docs` and `/openapi.json` exist.
+        console: whether `/` is the console.
         metrics_compat: `vllm` also exports series under vLLM's names; `none` does not.
         log_prompts: whether prompts are recorded.
     """
@@ -81,6 +82,7 @@ class AppSettings:
     strict_request_fields: bool = False
     scheduling_policy: str = "fcfs"
     docs: bool = True
+    console: bool = True
     metrics_compat: str = "vllm"
     log_prompts: bool = False
     enable_fault_injection: bool = False

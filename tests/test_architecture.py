@@ -204,12 +204,13 @@ def test_every_file_of_data_is_packaged():
         for path in (ROOT / package).rglob("*")
         if path.is_file() and path.suffix not in {".py", ".pyc", ".so"}
     ]
-    wrong = [
-        str(path.relative_to(ROOT))
-        for path in data
-        if not any(path.match(pattern) for pattern in patterns.get(module_name(path.parent), ()))
-    ]
-    assert wrong == []
+    packaged = {
+        path
+        for package, globs in patterns.items()
+        for pattern in globs
+        for path in _folder_of(package).glob(pattern)
+    }
+    assert sorted(str(path.relative_to(ROOT)) for path in data if path not in packaged) == []
 
 
 def test_every_file_opens_with_what_it_is():

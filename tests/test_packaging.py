@@ -68,7 +68,12 @@ def test_the_wheel_holds_the_data_and_nothing_else_than_mambad(wheel):
     for package in ("server", "engine", "kernels"):
         assert f"mambad/{package}/py.typed" in names
         assert f"mambad/{package}/__init__.py" not in names
-    for pattern in ("mambad/configs/demo/config.json", "mambad/kernels/cpu/kernel.h", "mambad/__main__.py"):
+    for pattern in (
+        "mambad/configs/demo/config.json",
+        "mambad/server/console/index.html",
+        "mambad/kernels/cpu/kernel.h",
+        "mambad/__main__.py",
+    ):
         assert pattern in names
     sources = {f"mambad/{path.relative_to(ROOT)}" for path in (ROOT / "kernels/cpu").glob("*.[ch]")}
     assert sources <= set(names)

@@ -34,6 +34,7 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "hub token": OPEN | {"hfToken": {"existingSecret": "hub"}},
     "claim": OPEN | {"storage": {"existingClaim": "models"}},
     "new claim": OPEN | {"storage": {"create": True, "storageClassName": "fast"}},
+    "writable claim": OPEN | {"storage": {"existingClaim": "models", "readOnly": False}},
     "digest": OPEN | {"image": {"digest": "sha256:" + "0" * 64}},
     "pdb": OPEN | {"pdb": {"enabled": True, "minAvailable": 1}},
     "hpa": OPEN | {"hpa": {"enabled": True}},
@@ -74,6 +75,7 @@ SWITCHES: dict[str, dict[str, Any]] = {
     },
     "model": OPEN
     | {
+        "storage": {"ephemeral": True},
         "model": {
             "name": "owner/name", "servedName": "name", "revision": "main", "dtype": "float32",
             "quantization": "int8", "stateDtype": "bfloat16", "maxModelLen": 4096, "maxNumSeqs": 8,
@@ -85,6 +87,14 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no choice of a key": ({}, "choose who may use the server"),
     "two choices": ({"apiKey": {"none": True, "existingSecret": "x"}}, "exclude each other"),
     "too short a grace": (OPEN | {"terminationGracePeriodSeconds": 30}, r"\+ 10 are 80"),
+    "a hub model and no claim": (OPEN | {"model": {"name": "owner/name"}}, "storage.create or"),
+    "a claim of one node for two": (OPEN | {"replicaCount": 2, "storage": {"create": True}}, "ReadWriteMany"),
+    "a drain of one's own": (OPEN | {"extraArgs": ["--shutdown-timeout=600"]}, "which other values decide"),
+    "a key for all to see": (OPEN | {"extraArgs": ["--api-key", "x"]}, "which other values decide"),
+    "two monitors": (
+        OPEN | {"serviceMonitor": {"enabled": True}, "podMonitor": {"enabled": True}},
+        "scraped twice",
+    ),
     "two scalers": (OPEN | {"hpa": {"enabled": True}, "keda": {"enabled": True}}, "exclude each other"),
     "two claims": (OPEN | {"storage": {"create": True, "existingClaim": "x"}}, "exclude each other"),
     "no picker": (OPEN | {"inferencePool": {"enabled": True}}, "endpointPicker.name is empty"),
@@ -180,12 +190,12 @@ def test_every_value_is_in_the_schema_and_the_other_way_round() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["key", "model", "extras", "admin key", "new claim"])
-def test_mambad_takes_the_arguments(name: str) -> None:
+@pytest.mark.parametrize("name", SWITCHES)
+def test_mambad_takes_the_arguments_and_the_environment(name: str) -> None:
     (container,) = pod(SWITCHES[name])["containers"]
     assert container["args"][0] == "serve"
     arguments, _ = parse_settings("serve", "", FLAGS, container["args"][1:])
-    loaded = load_config(arguments, {})
+    loaded = load_config(arguments, {each["name"]: each.get("value", "2") for each in container["env"] or ()})
     assert loaded.warnings == ()
     assert (loaded.config.host, loaded.config.port) == ("0.0.0.0", 8000)
 
@@ -261,3 +271,29 @@ def test_the_test_hook_asks_a_real_server(monkeypatch: pytest.MonkeyPatch) -> No
     with run_server() as server:
         monkeypatch.setenv("URL", server.url)
         exec(compile(script, "check.py", "exec"), {})
+
+
+def test_a_network_policy_lets_the_test_in_and_the_picker_of_a_pool() -> None:
+    closed = {"networkPolicy": {"enabled": True, "from": [{"podSelector": {"matchLabels": {"a": "b"}}}]}}
+    (test,) = (item for item in objects(OPEN) if item["kind"] == "Pod")
+
+    def admitted(values: dict[str, Any]) -> list[dict[str, Any]]:
+        (policy,) = (item for item in objects(values) if item["kind"] == "NetworkPolicy")
+        return [each["podSelector"] for each in policy["spec"]["ingress"][0]["from"]]
+
+    labels = admitted(OPEN | closed)[1]["matchLabels"]
+    assert labels.items() <= test["metadata"]["labels"].items()
+    assert admitted(SWITCHES["pool"] | closed)[1] == {}
+
+
+def test_a_claim_that_can_be_written_is_downloaded_into() -> None:
+    flag = "--download-dir=/models"
+    args = {
+        name: pod(SWITCHES[name])["containers"][0]["args"]
+        for name in ("claim", "writable claim", "new claim")
+    }
+    assert {name: flag in words for name, words in args.items()} == {
+        "claim": False,
+        "writable claim": True,
+        "new claim": True,
+    }

@@ -70,6 +70,23 @@ labels:
 {{- if and .Values.hpa.enabled .Values.keda.enabled -}}
 {{- fail "hpa.enabled and keda.enabled exclude each other: KEDA makes an HPA of its own" -}}
 {{- end -}}
+{{- if and .Values.serviceMonitor.enabled .Values.podMonitor.enabled -}}
+{{- fail "serviceMonitor.enabled and podMonitor.enabled exclude each other: every series would be scraped twice" -}}
+{{- end -}}
+{{- range .Values.extraArgs -}}
+{{- if regexMatch "^--?(host|port|uds|drain[-_]grace|shutdown[-_]timeout|download[-_]dir|api[-_]key|admin[-_]api[-_]key)" . -}}
+{{- fail (printf "extraArgs holds %s, which other values decide: see drain, service, storage, apiKey and adminApiKey" .) -}}
+{{- end -}}
+{{- end -}}
+{{- $hasClaim := or .Values.storage.create .Values.storage.existingClaim -}}
+{{- $isLocal := or (eq .Values.model.name "demo") (hasPrefix "/" .Values.model.name) -}}
+{{- if not (or $isLocal $hasClaim .Values.storage.ephemeral) -}}
+{{- fail (printf "model.name %s is fetched from a hub and there is no claim to keep it: set storage.create or storage.existingClaim, or storage.ephemeral=true and a tmpSize that holds it" .Values.model.name) -}}
+{{- end -}}
+{{- $isOnePod := and (le (int .Values.replicaCount) 1) (not .Values.hpa.enabled) (not .Values.keda.enabled) -}}
+{{- if and .Values.storage.create (not (has "ReadWriteMany" .Values.storage.accessModes)) (not $isOnePod) -}}
+{{- fail "storage.create with more than one replica needs storage.accessModes=[ReadWriteMany]: others can't be attached on a second node" -}}
+{{- end -}}
 {{- if and .Values.storage.create .Values.storage.existingClaim -}}
 {{- fail "storage.create and storage.existingClaim exclude each other" -}}
 {{- end -}}
@@ -102,7 +119,7 @@ labels:
 {{- if .Values.adminApiKey.existingSecret }}
 - --admin-api-key-file=/etc/mambad/admin-api-key/keys
 {{- end }}
-{{- if and .Values.storage.create (not .Values.storage.existingClaim) }}
+{{- if or .Values.storage.create (and .Values.storage.existingClaim (not .Values.storage.readOnly)) }}
 - --download-dir={{ .Values.storage.mountPath }}
 {{- end }}
 {{- range .Values.extraArgs }}
