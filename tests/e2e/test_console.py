@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
-from toy_process import ServedProcess, metric, serve
+from toy_process import ServedProcess, serve
 
 ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking")
 FLAGS = ("--threads", "1", "--max-num-seqs", "16", "--enable-fault-injection", "--log-level", "warning")
@@ -64,8 +64,15 @@ def eventually(holds: Callable[[], bool], timeout_s: float = 10) -> None:
         time.sleep(0.05)
 
 
-def running(served: ServedProcess) -> float:
-    return metric(httpx.get(f"{served.url}/metrics").text, "mambad_requests_running")
+def running(served: ServedProcess) -> int:
+    (engine,) = httpx.get(f"{served.url}/state?entries=0").json()["engines"]
+    return int(engine["requests"]["running"])
+
+
+def slow_down(served: ServedProcess, num_steps: int) -> None:
+    """Let so many steps take 20 ms each, so that there is time to look."""
+    order = {"name": "slow_step", "ms": 20, "times": num_steps}
+    httpx.post(f"{served.url}/debug/faults", json=order).raise_for_status()
 
 
 def test_a_completion_streams_and_is_the_answer_that_curl_gets(page: Page, served: ServedProcess) -> None:
@@ -84,6 +91,7 @@ def test_a_completion_streams_and_is_the_answer_that_curl_gets(page: Page, serve
 
 
 def test_stop_ends_the_request_in_the_engine(page: Page, served: ServedProcess) -> None:
+    slow_down(served, 150)
     page.locator("[name=max_tokens]").fill("4000")
     page.locator("#send").click()
     eventually(lambda: running(served) == 1)
@@ -129,6 +137,7 @@ def test_slots_change_their_colour_under_load_and_a_leaked_one_shows(
 ) -> None:
     page.locator("#tab-live").click()
     expect(page.locator(".map .cell.free")).to_have_count(16)
+    slow_down(served, 150)
     body = {"prompt": "Enter", "max_tokens": 3000, "ignore_eos": True, "n": 4, "stream": True}
     with httpx.stream("POST", f"{served.url}/v1/completions", json=body):
         expect(page.locator(".map .cell.active")).to_have_count(4)
