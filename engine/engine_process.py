@@ -12,17 +12,23 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import zmq
-import zmq.asyncio
 
 from mambad.engine.config import EngineConfig
 from mambad.engine.heap import heap_environment
 from mambad.engine.messages import FromEngine, ToEngine, WorkerStart, encode, from_engine_decoder
 from mambad.engine.progress import ProgressCounter
+
+WORKER = ("-m", "mambad.engine.worker")
+"""What the interpreter is given to run."""
+
+MAX_MESSAGES = 16
+"""Most that are taken in before the event loop sees to others."""
 
 
 class EngineProcess:
@@ -30,6 +36,7 @@ class EngineProcess:
 
     Args:
         config: what it shall serve.
+        on_message: called on the event loop with each message of the engine.
         on_exit: called on the event loop, with the exit code, when the process has ended by itself.
         rank: which of the data-parallel ranks it is.
 
@@ -38,18 +45,26 @@ class EngineProcess:
         progress: the engine's sign of life.
     """
 
-    def __init__(self, config: EngineConfig, on_exit: Callable[[int], None], rank: int = 0) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        on_message: Callable[[FromEngine], None],
+        on_exit: Callable[[int], None],
+        rank: int = 0,
+    ) -> None:
         self._config = config
+        self._on_message = on_message
         self._on_exit = on_exit
         self._rank = rank
         self.folder = Path(tempfile.mkdtemp(prefix="mambad-"))
         self.progress = ProgressCounter(self.folder / "progress")
-        self._context = zmq.asyncio.Context()
+        self._context = zmq.Context()
         self._socket = self._context.socket(zmq.PAIR)
         self._socket.set_hwm(0)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._process: subprocess.Popen[bytes] | None = None
         self._pidfd = -1
+        self._unsent: deque[bytes] = deque()  # while the worker has not connected
         self._is_closed = False
 
     @property
@@ -70,7 +85,7 @@ class EngineProcess:
             None if rendezvous is None else str(rendezvous),
         )
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "mambad.engine.worker"],
+            [sys.executable, *WORKER],
             stdin=subprocess.PIPE,
             start_new_session=True,
             env=heap_environment(os.environ),
@@ -80,16 +95,39 @@ class EngineProcess:
         self._process.stdin.flush()
         self._pidfd = os.pidfd_open(self._process.pid)
         asyncio.get_running_loop().add_reader(self._pidfd, self._exited)
+        asyncio.get_running_loop().add_reader(self._socket.fileno(), self._receive)
 
     def send(self, message: ToEngine) -> None:
         """Send a message; returns at once. What is sent to an ended process is lost."""
         if not self._is_closed:
-            self._socket.send(encode(message))
+            self._unsent.append(encode(message))
+            self._flush()
+            # zmq's descriptor tells of a change once, and sending may have swallowed that.
+            asyncio.get_running_loop().call_soon(self._receive)
 
-    async def receive(self) -> FromEngine:
-        """Return the next message of the engine."""
-        message: FromEngine = from_engine_decoder.decode(await self._socket.recv())
-        return message
+    def _flush(self) -> None:
+        with contextlib.suppress(zmq.Again):
+            while self._unsent:
+                self._socket.send(self._unsent[0], zmq.NOBLOCK)
+                self._unsent.popleft()
+
+    def _receive(self) -> None:
+        """Pass on what has come, in order, and send what could not be sent before. Only the loop calls it."""
+        if self._is_closed:
+            return
+        self._flush()
+        is_drained = False
+        try:
+            for _ in range(MAX_MESSAGES):
+                try:
+                    data = self._socket.recv(zmq.NOBLOCK)
+                except zmq.Again:
+                    is_drained = True
+                    return
+                self._on_message(from_engine_decoder.decode(data))
+        finally:
+            if not is_drained:
+                asyncio.get_running_loop().call_soon(self._receive)
 
     async def stop(self, timeout_s: float) -> None:
         """Wait `timeout_s` seconds for the process to end by itself, then kill it; free everything."""
@@ -98,6 +136,7 @@ class EngineProcess:
         self._is_closed = True
         self._forget_pidfd()
         if self._process is not None:
+            asyncio.get_running_loop().remove_reader(self._socket.fileno())
             with contextlib.suppress(subprocess.TimeoutExpired):
                 await asyncio.to_thread(self._process.wait, timeout_s)
             self.kill()
@@ -115,6 +154,7 @@ class EngineProcess:
             self._process.wait()
 
     def _exited(self) -> None:
+        self._receive()  # its last words
         self._forget_pidfd()
         assert self._process is not None
         self._on_exit(self._process.wait())

@@ -59,11 +59,10 @@ class EngineRank:
     def __init__(self, rank: int, config: EngineConfig, on_change: Callable[[], None]) -> None:
         self.rank = rank
         self._on_change = on_change
-        self._process = EngineProcess(config, self._on_exit, rank)
+        self._process = EngineProcess(config, self._handle, self._on_exit, rank)
         self._streams: dict[str, RequestStream] = {}
         self._queued_tokens: dict[str, int] = {}
         self._queries: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._receiver: asyncio.Task[None] | None = None
         self._last_report: dict[str, Any] = {}
         self.info: EngineInfo | None = None
         self.stats = EngineStats()
@@ -94,7 +93,6 @@ class EngineRank:
     def start(self, rendezvous: Path | None) -> None:
         """Start the process; returns before it is ready. The ranks meet by the file, if there is one."""
         self._process.start(rendezvous)
-        self._receiver = asyncio.create_task(self._receive())
 
     def send(self, message: ToEngine) -> None:
         """Send a message."""
@@ -150,9 +148,6 @@ class EngineRank:
     async def stop(self, timeout_s: float) -> None:
         """Have the process end by itself within `timeout_s` seconds, else kill it."""
         self.send(Exit())
-        if self._receiver is not None:
-            self._receiver.cancel()
-            await asyncio.gather(self._receiver, return_exceptions=True)
         await self._process.stop(timeout_s)
 
     def die(self, error: EngineError) -> None:
@@ -187,10 +182,6 @@ class EngineRank:
 
     def _admitted(self, request_id: str) -> None:
         self.num_queued_tokens -= self._queued_tokens.pop(request_id, 0)
-
-    async def _receive(self) -> None:
-        while True:
-            self._handle(await self._process.receive())
 
     def _handle(self, message: FromEngine) -> None:
         match message:

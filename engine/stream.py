@@ -33,7 +33,7 @@ class RequestStream:
         self._on_abort = on_abort
         self._on_finish_early = on_finish_early
         self._pending: list[RequestOutput] = []
-        self._arrived = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
         self._error: EngineDeadError | None = None
         self._is_closed = False
         self._is_read_out = False
@@ -57,12 +57,16 @@ class RequestStream:
         return bool(self._pending)
 
     async def first(self) -> RequestOutput:
-        """Wait for the first output and return it without taking it. Raises: EngineDeadError."""
+        """Wait for the first output and return it without taking it. One reader at a time.
+
+        Raises:
+            EngineDeadError: there will be none.
+        """
         while not self._pending:
             if self._error is not None:
                 raise self._error
-            self._arrived.clear()
-            await self._arrived.wait()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
         return self._pending[0]
 
     def abort(self, reason: str = "disconnect") -> None:
@@ -83,20 +87,24 @@ class RequestStream:
             self._is_closed = True
             self._on_abort("cancelled")
             self._pending.append(RequestOutput(self.request_id, finish_reason="cancelled"))
-            self._arrived.set()
+            self._wake()
 
     def deliver(self, output: RequestOutput) -> None:
         """Take in what a step gave. Called by `AsyncEngine` only."""
         self._pending.append(output)
         if output.finish_reason is not None:
             self._is_closed = True
-        self._arrived.set()
+        self._wake()
 
     def fail(self, error: EngineDeadError) -> None:
         """The engine is gone: the reader gets what came so far, then the error. By `AsyncEngine` only."""
         self._is_closed = True
         self._error = error
-        self._arrived.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 def _merge(outputs: list[RequestOutput]) -> RequestOutput:

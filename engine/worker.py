@@ -47,7 +47,7 @@ from mambad.engine.messages import (
 from mambad.engine.outputs import RequestOutput
 from mambad.engine.progress import ProgressCounter
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("mambad.engine.worker")  # it runs as __main__
 
 REPORT_INTERVAL_S = 0.5
 BUSY_REPORT_DELAY_S = 0.02

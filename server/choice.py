@@ -7,6 +7,7 @@ detokenizer, the stop matcher and the alignment of log-probabilities to text. Pu
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from mambad.engine.outputs import RequestOutput, TokenLogprobs
 from mambad.server.detokenizer import make_detokenizer
@@ -70,8 +71,7 @@ class AlignedToken:
     logprobs: TokenLogprobs
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(NamedTuple):
     """What one or more engine outputs add to a choice.
 
     Attributes:

@@ -62,10 +62,12 @@ class CompletionAnswer:
 
     async def _write_events(self, write: Write) -> None:
         reader, reply, plan = self._reader, self._reply, self._plan
+        usage = reader.usage()
         async with reader.reading() as batches:
             async for batch in batches:
                 last = -1 if plan.include_usage or not reader.is_finished else len(batch) - 1
-                usage = reader.usage()
+                if last >= 0 or plan.continuous_usage:  # no other chunk tells of it
+                    usage = reader.usage()
                 events = [
                     event(chunk)
                     for place, (index, delta) in enumerate(batch)

@@ -70,6 +70,7 @@ class CompletionRun:
             ChoiceTimer(metrics, stream.rank, len(prompt.token_ids), arrived_s)
             for stream, prompt in zip(streams, prompts, strict=True)
         ]
+        self._num_prompt_tokens = sum(len(prompt.token_ids) for prompt in plan.prompts)
         self._cached_tokens = [0] * len(streams)
         self._num_unfinished = len(streams)
         self._background = background
@@ -109,6 +110,13 @@ class CompletionRun:
             ApiError: a choice ended otherwise than by `stop` or `length`.
             EngineDeadError: the engine has gone.
         """
+        if len(self._streams) == 1:
+            async for output in self._streams[0]:
+                delta = self._feed(0, output)
+                yield [] if delta is None else [(0, delta)]
+                if self.is_finished:
+                    return
+            return
         async with aclosing(merge_streams(self._streams)) as batches:
             async for batch in batches:
                 deltas = [(index, self._feed(index, output)) for index, output in batch]
@@ -119,7 +127,7 @@ class CompletionRun:
     def usage(self) -> Usage:
         """Return the tokens so far."""
         return Usage(
-            num_prompt_tokens=sum(len(prompt.token_ids) for prompt in self._plan.prompts),
+            num_prompt_tokens=self._num_prompt_tokens,
             num_completion_tokens=sum(choice.num_tokens for choice in self._choices),
             num_cached_tokens=sum(self._cached_tokens[:: self._plan.num_choices]),
         )
@@ -173,7 +181,8 @@ class CompletionRun:
         timer.tokens(len(delta.token_ids))
         if self.outcome.first_token_s is None and delta.token_ids:
             self.outcome.first_token_s = time.monotonic()
-        self._cached_tokens[index] = max(self._cached_tokens[index], output.num_cached_tokens)
+        if output.num_cached_tokens > self._cached_tokens[index]:
+            self._cached_tokens[index] = output.num_cached_tokens
         if choice.is_finished:
             self._num_unfinished -= 1
             self.outcome.finish_reasons[index] = delta.finish_reason

@@ -20,10 +20,6 @@ async def merge_streams(
     Raises:
         EngineDeadError: from any of the streams.
     """
-    if len(streams) == 1:
-        async for output in streams[0]:
-            yield [(0, output)]
-        return
     queue: asyncio.Queue[Item] = asyncio.Queue(len(streams))
     readers = [asyncio.create_task(_read(i, stream, queue)) for i, stream in enumerate(streams)]
     try:

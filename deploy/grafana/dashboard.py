@@ -9,9 +9,10 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-ENGINE = 'job=~"$job", instance=~"$instance", model_name=~"$model_name"'
+ENGINE = 'job=~"$job", instance=~"$instance", model_name=~"$model_name", engine=~"$engine"'
 HTTP = 'job=~"$job", instance=~"$instance"'
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+BY_ENGINE = "{{instance}} {{engine}}"
 PANEL_HEIGHT = 8
 GRID_WIDTH = 24
 
@@ -43,6 +44,13 @@ def quantiles(metric: str) -> tuple[tuple[str, str], ...]:
     """Return the queries of a histogram's median, 95th and 99th percentile."""
     buckets = f"sum by (le) (rate({metric}_bucket{{{ENGINE}}}[$__rate_interval]))"
     return tuple((f"histogram_quantile({q}, {buckets})", f"p{100 * q:.0f}") for q in (0.5, 0.95, 0.99))
+
+
+def error_share(codes: str) -> str:
+    """Return the query of the share that answers with such codes have; 0 where nobody asked."""
+    total = f"sum(rate(mambad_http_requests_total{{{HTTP}}}[$__rate_interval]))"
+    errors = f'sum(rate(mambad_http_requests_total{{{HTTP}, code=~"{codes}"}}[$__rate_interval]))'
+    return f"{errors} / ({total} > 0) or vector(0)"
 
 
 def latency(title: str, metric: str) -> Panel:
@@ -78,6 +86,8 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
               ((rate("mambad_http_requests_total", "code", HTTP), "{{code}}"),)),
         Panel("Requests by end", "reqps",
               ((rate("mambad_requests_finished_total", "reason"), "{{reason}}"),)),
+        Panel("Requests by route", "reqps",
+              ((rate("mambad_http_requests_total", "route", HTTP), "{{route}}"),)),
         Panel("Tokens", "short", (
             (rate("mambad_prompt_tokens_total", "job"), "prompt"),
             (rate("mambad_generation_tokens_total", "job"), "generated"),
@@ -87,12 +97,17 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             (gauge("mambad_requests_waiting", "job"), "waiting"),
             (gauge("mambad_requests_preempted", "job"), "preempted"),
         )),
-        Panel("Turned away", "reqps",
-              ((rate("mambad_requests_rejected_total", "reason", HTTP), "{{reason}}"),)),
         Panel("Preemptions and faulty logits", "short", (
             (rate("mambad_preemptions_total", "job"), "preemptions"),
             (rate("mambad_requests_nonfinite_total", "job"), "NaN or infinite logits"),
         ), description="a second"),
+    )),
+    ("Rejections and errors", (
+        Panel("Turned away", "reqps",
+              ((rate("mambad_requests_rejected_total", "reason", HTTP), "{{reason}}"),), 12),
+        Panel("Share of errors", "percentunit",
+              ((error_share("4.."), "4xx"), (error_share("5.."), "5xx")), description="of all requests"),
+        number("Draining", "short", f"sum(mambad_draining{{{HTTP}}})", "servers that are shutting down"),
     )),
     ("Latency", (
         latency("Time to first token", "mambad_time_to_first_token_seconds"),
@@ -102,18 +117,22 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         latency("Prefill", "mambad_request_prefill_duration_seconds"),
         latency("Decode", "mambad_request_decode_duration_seconds"),
     )),
-    ("State", (
+    ("State slots", (
         states("Slots by state", "mambad_state_slots", "The states of the slots add up to the capacity."),
-        states("Blocks by state", "mambad_kv_blocks", "Blocks of keys and values; none without attention."),
         Panel("Audits, leaks, slots taken back", "short", (
             (rate("mambad_state_audits_total", "job"), "audits"),
             (rate("mambad_state_slots_leaked_total", "job"), "leaked"),
             (rate("mambad_state_slots_reclaimed_total", "job"), "taken back"),
-        ), 12, description="a second"),
-        Panel("Memory of the slots", "bytes", (
-            (f"sum by (job) (mambad_state_slot_capacity{{{ENGINE}}}"
-             f" * mambad_state_slot_size_bytes{{{ENGINE}}})", "reserved"),
-        ), 12),
+        ), description="a second"),
+        number("Memory of the slots", "bytes", f"sum(mambad_state_slot_capacity{{{ENGINE}}}"
+               f" * mambad_state_slot_size_bytes{{{ENGINE}}})"),
+    )),
+    ("Blocks and cache", (
+        states("Blocks by state", "mambad_kv_blocks", "Blocks of keys and values; none without attention."),
+        Panel("Cache used", "percentunit",
+              ((f"max by (instance, engine) (mambad_cache_usage_ratio{{{ENGINE}}})", BY_ENGINE),),
+              description="Of slots or blocks, whichever is more; what can be freed at once is not used."),
+        number("Block capacity", "short", f"sum(mambad_kv_block_capacity{{{ENGINE}}})"),
     )),
     ("Engine", (
         Panel("Duration of a step, mean", "s", ((
@@ -123,11 +142,11 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         Panel("Rows of a batch", "short", quantiles("mambad_batch_rows")),
         Panel("Since the last step", "s", ((
             f"time() - max by (instance, engine) (mambad_engine_last_step_timestamp_seconds{{{ENGINE}}})",
-            "{{instance}} {{engine}}"),)),
+            BY_ENGINE),)),
         Panel("Tokens of a prompt", "short", quantiles("mambad_request_prompt_tokens")),
         Panel("Tokens of an answer", "short", quantiles("mambad_request_generation_tokens")),
         Panel("Computing threads", "short",
-              ((gauge("mambad_threads"), "{{instance}} {{engine}}"),)),
+              ((gauge("mambad_threads"), BY_ENGINE),)),
     )),
     ("Process of the front end", (
         Panel("Processor time", "percentunit", ((
@@ -167,9 +186,9 @@ def panels() -> list[dict[str, Any]]:
         x, y, height = 0, y + 1, 0
         for panel in row:
             if x + panel.width > GRID_WIDTH:
-                x, y = 0, y + height
+                x, y, height = 0, y + height, 0
             result.append(panel_json(panel, len(result) + 1, x, y))
-            x, height = x + panel.width, result[-1]["gridPos"]["h"]
+            x, height = x + panel.width, max(height, result[-1]["gridPos"]["h"])
         y += height
     return result
 
@@ -178,7 +197,7 @@ def variable(name: str, label: str) -> dict[str, Any]:
     """Return a variable with the values that a label has."""
     query = f"label_values(mambad_requests_running, {name})"
     return {
-        "name": name, "label": label, "type": "query", "datasource": DATASOURCE, "definition": query,
+        "name": name, "label": label, "type": "query", "datasource": DATASOURCE,
         "query": {"query": query, "refId": name}, "refresh": 2, "multi": True, "includeAll": True,
         "allValue": ".*", "current": {"text": "All", "value": "$__all"}, "sort": 1,
     }  # fmt: skip
@@ -187,7 +206,7 @@ def variable(name: str, label: str) -> dict[str, Any]:
 def dashboard() -> dict[str, Any]:
     """Return the whole dashboard."""
     datasource = {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"}
-    names = (("job", "Job"), ("instance", "Instance"), ("model_name", "Model"))
+    names = (("job", "Job"), ("instance", "Instance"), ("model_name", "Model"), ("engine", "Engine"))
     return {
         "uid": "mambad", "title": "mambad", "tags": ["mambad", "llm"], "schemaVersion": 39, "version": 1,
         "editable": True, "refresh": "10s", "time": {"from": "now-1h", "to": "now"}, "timezone": "browser",

@@ -4,7 +4,8 @@
 
 Starts `mambad serve demo` and `prometheus` with the rules, keeps the server busy (streams, faulty requests,
 vanishing clients), then asks every query of the dashboard, of the recording rules and of dashboards for vLLM,
-looks for alerts, and has promtool judge /metrics. Exits with 1 where an answer is missing.
+looks for alerts, and has promtool judge /metrics. At last it injects faults: a lost slot, NaN logits and an
+engine that hangs, each of which has to fire its alert. Exits with 1 where an answer or an alert is missing.
 """
 
 import argparse
@@ -25,11 +26,17 @@ import httpx
 import yaml
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from monitoring_queries import RULES, VLLM_QUERIES, dashboard_queries, recorded_names
+from monitoring_queries import RULES, VLLM_QUERIES, dashboard, dashboard_queries, recorded_names
 from toy_process import serve
 
 CLIENTS = 6
 START_TIMEOUT_S = 30
+ALERT_TIMEOUT_S = 58
+FAULTS = {
+    "leak_slot": "MambadStateSlotLeaked",
+    "nan_logits": "MambadNonFiniteLogits",
+    "hang_engine": "MambadEngineStalled",
+}
 
 
 def main() -> int:
@@ -42,11 +49,12 @@ def main() -> int:
         return 1
     with (
         tempfile.TemporaryDirectory() as folder,
-        serve("demo", "--threads", "1") as server,
+        serve("demo", "--threads", "1", "--enable-fault-injection") as server,
         prometheus(Path(folder), server.url) as url,
     ):
         load(server.url, options.seconds)
-        return report(url, server.url)
+        failed = report(url, server.url)
+        return int(not all(fires(url, server.url, *fault) for fault in FAULTS.items()) or failed)
 
 
 @contextlib.contextmanager
@@ -119,8 +127,8 @@ def client(url: str, until: float, number: int) -> None:
                 http.post("/v1/completions", json=body)
 
 
-def report(url: str, target: str) -> int:
-    """Print what was answered and what was not; return the exit status."""
+def report(url: str, target: str) -> bool:
+    """Print what was answered and what was not; return whether anything was amiss."""
     queries = {"dashboard": dashboard_queries(), "recorded": recorded_names(), "vllm": VLLM_QUERIES}
     failed = False
     for kind, asked in queries.items():
@@ -129,6 +137,8 @@ def report(url: str, target: str) -> int:
         for query in empty:
             print(f"  no data: {query}")
         failed |= bool(empty)
+    for variable in dashboard()["templating"]["list"]:
+        failed |= variable["type"] == "query" and not has_choices(url, variable["name"])
     alerts = httpx.get(f"{url}/api/v1/alerts").json()["data"]["alerts"]
     print(f"alerts: {len(alerts)}")
     for alert in alerts:
@@ -136,7 +146,7 @@ def report(url: str, target: str) -> int:
     page = httpx.get(f"{target}/metrics", params={"compat": "none"}).content
     lint = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, check=False)
     print(f"promtool check metrics: {lint.returncode} {lint.stderr.decode().strip()}")
-    return int(failed or bool(alerts) or lint.returncode != 0)
+    return failed or bool(alerts) or lint.returncode != 0
 
 
 def values(url: str, query: str) -> list[float]:
@@ -145,6 +155,35 @@ def values(url: str, query: str) -> list[float]:
     assert answer["status"] == "success", answer
     numbers = [float(item["value"][1]) for item in answer["data"]["result"]]
     return [number for number in numbers if not math.isnan(number)]
+
+
+def has_choices(url: str, label: str) -> bool:
+    """Print which values a variable of the dashboard offers; return whether there are any."""
+    match = {"match[]": "mambad_requests_running"}
+    found = httpx.get(f"{url}/api/v1/label/{label}/values", params=match).json()["data"]
+    print(f"variable {label}: {found}")
+    return bool(found)
+
+
+def fires(url: str, target: str, fault: str, alert: str) -> bool:
+    """Inject a fault into the server and ask it for something; return whether the alert fires in time."""
+    start = time.monotonic()
+    httpx.post(f"{target}/debug/faults", json={"name": fault, "times": 1}).raise_for_status()
+    asking = threading.Thread(target=ask, args=(target,), daemon=True)
+    asking.start()
+    firing: set[str] = set()
+    while alert not in firing and time.monotonic() < start + ALERT_TIMEOUT_S:
+        time.sleep(1)
+        alerts = httpx.get(f"{url}/api/v1/alerts").json()["data"]["alerts"]
+        firing = {item["labels"]["alertname"] for item in alerts if item["state"] == "firing"}
+    print(f"{fault}: after {time.monotonic() - start:.0f} s these fire: {sorted(firing)}")
+    return alert in firing
+
+
+def ask(target: str) -> None:
+    """Ask for a completion that may fail."""
+    with contextlib.suppress(httpx.HTTPError):
+        httpx.post(f"{target}/v1/completions", json={"prompt": "Enter", "max_tokens": 8}, timeout=90)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Rules, dashboard and compose file: what Prometheus's tools say of them, and that they fit the server.
 
-`make monitoring` shows the same with a Prometheus that scrapes a loaded server. promtool is Debian's package
-`prometheus`.
+`make monitoring` shows the same with a Prometheus that scrapes a loaded server, and holds the files against
+Grafana's types and Docker Compose (test_monitoring_tools.py). promtool is Debian's package `prometheus`.
 """
 
 import json
@@ -21,6 +21,7 @@ from toy_server import run_server
 
 COMPOSE = ROOT / "deploy/compose/compose.yaml"
 UNITS = {"short", "s", "bytes", "percentunit", "reqps"}
+ALERTS = [rule["alert"] for rule in rules() if "alert" in rule]
 
 
 @pytest.fixture
@@ -52,28 +53,43 @@ def test_the_rules_pass_prometheus_own_check(promtool: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_every_alert_fires_on_its_case_and_is_silent_before(promtool: str) -> None:
+def test_the_rules_do_what_their_cases_say(promtool: str) -> None:
     done = run(promtool, "test", "rules", RULES_TEST)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_rule_that_never_fires_is_found_by_its_case(promtool: str, tmp_path: Path) -> None:
-    for alert in [rule["alert"] for rule in rules() if "alert" in rule]:
-        parsed = yaml.safe_load(RULES.read_text())
-        for group in parsed["groups"]:
-            for rule in group["rules"]:
-                if rule.get("alert") == alert:
-                    rule["expr"] = f"({rule['expr']}) and on () vector(1) > 2"
-        (tmp_path / RULES.name).write_text(yaml.safe_dump(parsed))
-        shutil.copy(RULES_TEST, tmp_path)
-        assert run(promtool, "test", "rules", tmp_path / RULES_TEST.name).returncode != 0, alert
+def alerts_of_failed_cases(promtool: str, folder: Path, expression: str) -> set[str]:
+    """Return the alerts whose cases fail when every alert asks for something else."""
+    parsed = yaml.safe_load(RULES.read_text())
+    for group in parsed["groups"]:
+        for rule in group["rules"]:
+            if "alert" in rule:
+                rule.update(expr=expression.format(rule["expr"]), **{"for": "0s"})
+    (folder / RULES.name).write_text(yaml.safe_dump(parsed))
+    done = run(promtool, "test", "rules", folder / RULES_TEST.name)
+    assert done.returncode != 0
+    return set(re.findall(r"alertname: ?(\w+)", done.stdout + done.stderr))
+
+
+def test_each_alert_has_a_case_in_which_it_must_fire(promtool: str, tmp_path: Path) -> None:
+    shutil.copy(RULES_TEST, tmp_path)
+    assert alerts_of_failed_cases(promtool, tmp_path, "({}) and on () vector(1) > 2") == set(ALERTS)
+
+
+def test_each_alert_has_a_case_in_which_it_must_not_fire(promtool: str, tmp_path: Path) -> None:
+    cases = yaml.safe_load(RULES_TEST.read_text())
+    for case in cases["tests"]:
+        case["alert_rule_test"] = [test for test in case["alert_rule_test"] if not test["exp_alerts"]]
+    (tmp_path / RULES_TEST.name).write_text(yaml.safe_dump(cases))
+    assert alerts_of_failed_cases(promtool, tmp_path, "vector(1)") == set(ALERTS)
 
 
 def test_every_alert_has_a_severity_a_text_and_a_section_of_the_runbook() -> None:
     headings = re.findall(r"^## (\w+)$", (ROOT / "docs/alerts.md").read_text(), re.MULTILINE)
-    alerts = [rule for rule in rules() if "alert" in rule]
-    assert [rule["alert"] for rule in alerts] == headings
-    for rule in alerts:
+    assert headings == ALERTS
+    for rule in rules():
+        if "alert" not in rule:
+            continue
         assert rule["labels"]["severity"] in {"warning", "critical"}
         assert rule["annotations"]["summary"]
         assert rule["annotations"]["description"]
@@ -106,9 +122,17 @@ def test_the_dashboard_has_the_form_that_grafana_wants() -> None:
         assert panel["targets"]
         assert [target["refId"] for target in panel["targets"]] == list("ABCDE")[: len(panel["targets"])]
     names = [variable["name"] for variable in dashboard()["templating"]["list"]]
-    assert names == ["datasource", "job", "instance", "model_name"]
+    assert names == ["datasource", "job", "instance", "model_name", "engine"]
     used = set(re.findall(r"\$(\w+)", json.dumps([panel.get("targets") for panel in panels])))
     assert used - {"__rate_interval"} <= set(names)
+
+
+def test_the_dashboard_has_a_row_for_each_part() -> None:
+    rows = [panel["title"] for panel in dashboard()["panels"] if panel["type"] == "row"]
+    assert rows == [
+        "Now", "Traffic", "Rejections and errors", "Latency", "State slots", "Blocks and cache", "Engine",
+        "Process of the front end",
+    ]  # fmt: skip
 
 
 def test_no_two_panels_of_the_dashboard_overlap() -> None:
@@ -129,21 +153,44 @@ def compose() -> dict[str, Any]:
 def test_what_the_compose_file_mounts_is_there() -> None:
     sources = []
     for service in compose()["services"].values():
-        sources += [volume.split(":")[0] for volume in service.get("volumes", ())]
-    files = [source for source in sources if source.startswith(("..", "./p"))]
+        sources += [re.sub(r"\$\{\w+:-(\w+)\}", r"\1", volume).split(":")[0] for volume in service["volumes"]]
+    files = [source for source in sources if "/" in source]
     assert len(files) == 4
     for source in files:
         assert (COMPOSE.parent / source).exists(), source
-    named = {source for source in sources if re.fullmatch(r"\w+", source)}
-    assert named == set(compose()["volumes"])
+    assert {source for source in sources if "/" not in source} == set(compose()["volumes"])
 
 
-def test_every_service_of_the_compose_file_is_hardened_and_on_loopback_only() -> None:
+def test_what_the_provisioning_names_is_what_the_compose_file_mounts() -> None:
+    mounts = dict(volume.split(":")[:2] for volume in compose()["services"]["grafana"]["volumes"])
+    provisioning = COMPOSE.parent / "../grafana/provisioning"
+    assert mounts["../grafana/provisioning"] == "/etc/grafana/provisioning"
+    (provider,) = yaml.safe_load((provisioning / "dashboards/mambad.yaml").read_text())["providers"]
+    assert Path(mounts["../grafana/mambad.json"]).parent == Path(provider["options"]["path"])
+    (source,) = yaml.safe_load((provisioning / "datasources/prometheus.yaml").read_text())["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+
+
+def test_every_service_of_the_compose_file_is_hardened_watched_and_on_loopback_only() -> None:
     for service in compose()["services"].values():
         assert service["read_only"] is True
+        assert service["tmpfs"] == ["/tmp"]
         assert service["cap_drop"] == ["ALL"]
         assert service["security_opt"] == ["no-new-privileges:true"]
+        assert service["mem_limit"]
+        assert service["healthcheck"]["test"][0] == "CMD"
+        assert re.fullmatch(r"\$\{[A-Z]+_IMAGE:-[a-z/]+:[a-z0-9.]+\}", service["image"])
         assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+
+
+def test_no_secret_stands_in_the_compose_file_or_could_be_committed() -> None:
+    for service in compose()["services"].values():
+        for name, value in service.get("environment", {}).items():
+            if re.search("KEY|PASSWORD|TOKEN|SECRET", name):
+                assert value.removeprefix("/run/secrets/") in service["secrets"]
+    for secret in compose()["secrets"].values():
+        assert secret["file"].startswith("./secrets/")
+    assert "deploy/compose/secrets/" in (ROOT / ".gitignore").read_text().splitlines()
 
 
 def test_the_compose_file_and_its_scrape_configuration_fit_the_server() -> None:
