@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
 import re
 import signal
 import subprocess
@@ -41,14 +40,13 @@ class Server:
     port: int
     pid: int
 
-    def cpu_s(self) -> tuple[float, float]:
-        """Processor time of the front end's threads so far, and how much of it the kernel took."""
+    def cpu_s(self) -> float:
+        """Processor time of the front end's threads so far."""
         total_ns = 0
         for path in Path(f"/proc/{self.pid}/task").glob("*/schedstat"):
             with contextlib.suppress(OSError):  # the thread has ended
                 total_ns += int(path.read_text().split()[0])
-        _, system = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-        return total_ns / 1e9, int(system) / os.sysconf("SC_CLK_TCK")
+        return total_ns / 1e9
 
 
 @dataclass
@@ -60,7 +58,6 @@ class Window:
     tokens: int
     chunks: int
     cpu_s: float
-    kernel_s: float
 
     @property
     def cpu_us(self) -> float:
@@ -90,18 +87,17 @@ class Load:
         watch = asyncio.create_task(self._watch())
         await asyncio.gather(*tasks)
         self._one_ended.set()
-        seconds, chunks, cpu_s, kernel_s = await watch
+        seconds, chunks, cpu_s = await watch
         tokens = self._num_streams * self._num_tokens
         share = chunks / max(sum(self._chunks), 1)
-        return Window(self._num_streams, seconds, round(tokens * share), chunks, cpu_s, kernel_s)
+        return Window(self._num_streams, seconds, round(tokens * share), chunks, cpu_s)
 
-    async def _watch(self) -> tuple[float, int, float, float]:
+    async def _watch(self) -> tuple[float, int, float]:
         await self._all_begun.wait()
-        start_s, chunks, (cpu_s, kernel_s) = time.monotonic(), sum(self._chunks), self._server.cpu_s()
+        start_s, chunks, cpu_s = time.monotonic(), sum(self._chunks), self._server.cpu_s()
         await self._one_ended.wait()
-        end_cpu_s, end_kernel_s = self._server.cpu_s()
-        num_chunks = sum(self._chunks) - chunks
-        return time.monotonic() - start_s, num_chunks, end_cpu_s - cpu_s, end_kernel_s - kernel_s
+        cpu_s = self._server.cpu_s() - cpu_s
+        return time.monotonic() - start_s, sum(self._chunks) - chunks, cpu_s
 
     async def _stream(self, index: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._server.port, limit=1 << 20)
@@ -181,8 +177,7 @@ def row(name: str, window: Window) -> list[str]:
     """Return a line of the table."""
     rate, chunks = window.tokens / window.seconds, window.chunks / window.seconds
     share = window.cpu_s / window.seconds
-    kernel_us = window.kernel_s / window.chunks * 1e6
-    times = f"{window.cpu_us:.1f}", f"{kernel_us:.1f}", f"{share:.0%}"
+    times = f"{window.cpu_us:.1f}", f"{share:.0%}"
     return [name, str(window.streams), f"{rate:,.0f}", f"{chunks:,.0f}", *times]
 
 
@@ -200,7 +195,7 @@ def main() -> int:
     runs += [("unpaced", unpaced(count, path)) for count in options.streams]
     if not options.skip_demo:
         runs.append(("demo model", demo("/v1/completions")))
-    header = ["engine", "streams", "tokens/s", "chunks/s", "CPU µs/chunk", "in the kernel", "of one core"]
+    header = ["engine", "streams", "tokens/s", "chunks/s", "CPU µs/chunk", "of one core"]
     print(*table(header, [row(*run) for run in runs]), sep="\n")
     if options.output is not None:
         options.output.write_text(
