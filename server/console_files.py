@@ -10,16 +10,19 @@ from pathlib import Path
 
 FOLDER = Path(__file__).with_name("console")
 PAGE = "index.html"
-MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 HEADERS = {
     "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
     ),
     "cache-control": "no-cache",
-    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
 }
 
 
@@ -30,6 +33,11 @@ class StaticFile:
     body: bytes
     media_type: str
     etag: str
+
+    def is_known_to(self, if_none_match: str) -> bool:
+        """Whether the header names this version; a proxy that compresses makes the tag a weak one."""
+        tags = [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
+        return self.etag in tags or "*" in tags
 
 
 def _read(path: Path) -> StaticFile:

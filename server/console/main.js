@@ -3,28 +3,30 @@
 import { ApiError, health, storedKey, storeKey } from './api.js';
 import { Live } from './live.js';
 import { Playground } from './playground.js';
+import { byId, set } from './text.js';
 
-const THEME = 'mambad.theme';
+const VIEWS = ['play', 'live'];
 const HEALTH_INTERVAL_MS = 2000;
-const byId = id => document.getElementById(id);
 const playground = new Playground();
 const live = new Live();
 let hasModels = false;
 
+function isDark() {
+  const { theme } = document.documentElement.dataset;
+  return theme ? theme === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches;
+}
+
 function showTheme() {
-  const root = document.documentElement;
-  const isDark = root.dataset.theme
-    ? root.dataset.theme === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches;
-  byId('theme').textContent = isDark ? 'Light' : 'Dark';
-  return isDark;
+  byId('theme').setAttribute('aria-label', isDark() ? 'Switch to light' : 'Switch to dark');
 }
 
 function setUpTheme() {
-  const stored = sessionStorage.getItem(THEME);
-  if (stored) document.documentElement.dataset.theme = stored;
   byId('theme').addEventListener('click', () => {
-    document.documentElement.dataset.theme = showTheme() ? 'light' : 'dark';
-    sessionStorage.setItem(THEME, document.documentElement.dataset.theme);
+    const theme = isDark() ? 'light' : 'dark';
+    document.documentElement.dataset.theme = theme;
+    try {
+      localStorage.setItem('mambad.theme', theme);
+    } catch { /* holds until the page is left */ }
     showTheme();
   });
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', showTheme);
@@ -32,57 +34,71 @@ function setUpTheme() {
 }
 
 function choose(name) {
-  for (const each of ['play', 'live']) {
-    const isChosen = each === name;
-    byId(each).hidden = !isChosen;
-    byId(`tab-${each}`).setAttribute('aria-selected', String(isChosen));
-    byId(`tab-${each}`).tabIndex = isChosen ? 0 : -1;
+  for (const each of VIEWS) {
+    byId(each).hidden = each !== name;
+    byId(`tab-${each}`).setAttribute('aria-selected', String(each === name));
+    byId(`tab-${each}`).tabIndex = each === name ? 0 : -1;
   }
   live.isSeen = name === 'live';
   if (live.isSeen) live.refresh();
 }
 
 function setUpTabs() {
-  for (const name of ['play', 'live']) {
+  VIEWS.forEach((name, i) => {
+    const other = VIEWS[1 - i];
     byId(`tab-${name}`).addEventListener('click', () => { location.hash = name; });
     byId(`tab-${name}`).addEventListener('keydown', event => {
       if (!['ArrowLeft', 'ArrowRight'].includes(event.key)) return;
-      location.hash = name === 'play' ? 'live' : 'play';
-      byId(name === 'play' ? 'tab-live' : 'tab-play').focus();
+      location.hash = other;
+      byId(`tab-${other}`).focus();
     });
-  }
+  });
   const follow = () => choose(location.hash === '#live' ? 'live' : 'play');
   addEventListener('hashchange', follow);
   follow();
 }
 
 function setUpKey() {
-  byId('key').value = storedKey();
-  byId('key').addEventListener('change', () => {
-    storeKey(byId('key').value.trim());
-    hasModels = false;
-    playground.showCurl();
-    look();
-    if (live.isSeen) live.refresh();
+  byId('key').value = storedKey('api');
+  byId('key-form').addEventListener('submit', event => {
+    event.preventDefault();
+    takeKey();
   });
+  byId('key').addEventListener('change', takeKey);
+}
+
+function takeKey() {
+  storeKey('api', byId('key').value.trim());
+  hasModels = false;
+  playground.showCurl();
+  look();
+  if (live.isSeen) live.refresh();
 }
 
 function showStatus(text, kind) {
-  const pill = byId('status');
-  if (pill.textContent !== text) pill.textContent = text;
-  pill.className = `pill ${kind}`;
+  set(byId('status'), text);
+  byId('status').className = `pill ${kind}`;
+}
+
+function askForKey(isAsked) {
+  byId('key-form').classList.toggle('asked', isAsked);
+  byId('key-note').hidden = !isAsked;
+  byId('key').setAttribute('aria-invalid', String(isAsked && storedKey('api') !== ''));
 }
 
 async function look() {
   try {
     const { isReady, reason } = await health();
+    if (isReady && !hasModels) {
+      await playground.loadModels();
+      hasModels = true;
+    }
+    askForKey(false);
     showStatus(isReady ? 'ready' : reason.replaceAll('_', ' '), isReady ? 'good' : 'bad');
-    if (!isReady || hasModels) return;
-    await playground.loadModels();
-    hasModels = true;
   } catch (problem) {
-    if (problem instanceof ApiError && problem.status === 401) showStatus('a key is needed', 'bad');
-    else showStatus('not reachable', 'bad');
+    const isLocked = problem instanceof ApiError && problem.status === 401;
+    askForKey(isLocked);
+    showStatus(isLocked ? 'a key is needed' : problem instanceof ApiError ? problem.message : 'not reachable', 'bad');
   }
 }
 

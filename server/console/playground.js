@@ -1,15 +1,17 @@
-// The playground: a form becomes a request, its stream becomes text. Answers are only ever set as text.
+// The playground: a form becomes a request, and its stream goes to the answer's panel.
 
-import { ApiError, get, stream } from './api.js';
+import { Answer } from './answer.js';
+import { explain, get, storedKey, stream } from './api.js';
+import { byId, set } from './text.js';
 
 const NUMBERS = ['temperature', 'top_p', 'top_k', 'max_tokens', 'seed', 'presence_penalty', 'frequency_penalty',
   'repetition_penalty'];
-const byId = id => document.getElementById(id);
 const quoted = text => `'${text.replaceAll("'", "'\\''")}'`;
 
 export class Playground {
   constructor() {
     this.form = byId('form');
+    this.answer = new Answer();
     this.messages = [];
     this.aborter = null;
     this.form.addEventListener('submit', event => {
@@ -27,7 +29,8 @@ export class Playground {
     byId('clear').addEventListener('click', () => this.clear());
     byId('copy').addEventListener('click', () => this.copy());
     for (const radio of this.form.elements.kind) radio.addEventListener('change', () => this.clear());
-    this.showCurl();
+    byId('sampling').open = matchMedia('(min-width: 58rem)').matches;
+    this.clear();
   }
 
   get isChat() {
@@ -36,23 +39,43 @@ export class Playground {
 
   async loadModels() {
     const { data } = await (await get('v1/models')).json();
-    const options = data.map(model => new Option(model.id, model.id));
-    byId('model').replaceChildren(...options);
+    const before = this.form.elements.model.value;
+    byId('model').replaceChildren(...data.map(model => new Option(model.id, model.id)));
+    if (data.some(model => model.id === before)) this.form.elements.model.value = before;
     this.showCurl();
   }
 
+  // Fields that are empty are left out, so that the server's defaults hold; what is no number, the server refuses.
   body() {
     const { elements } = this.form;
     const body = { model: elements.model.value };
-    const text = elements.prompt.value;
-    if (this.isChat) body.messages = [...this.messages, { role: 'user', content: text }];
-    else body.prompt = text;
+    if (this.isChat) body.messages = this.conversation();
+    else body.prompt = elements.prompt.value;
     for (const name of NUMBERS) {
       const value = elements[name].value.trim();
-      if (value) body[name] = Number.isNaN(Number(value)) ? value : Number(value);
+      if (value) body[name] = this.number(value);
     }
     if (elements.stop.value) body.stop = elements.stop.value.replaceAll('\\n', '\n');
+    this.addLogprobs(body, elements.logprobs.value.trim());
     return body;
+  }
+
+  conversation() {
+    const system = this.form.elements.system.value;
+    const first = system ? [{ role: 'system', content: system }] : [];
+    return [...first, ...this.messages, { role: 'user', content: this.form.elements.prompt.value }];
+  }
+
+  number(text) {
+    const value = Number(text);
+    const isKept = Number.isSafeInteger(value) || (Number.isFinite(value) && !Number.isInteger(value));
+    return /^[+-]?[0-9.]+(e[+-]?[0-9]+)?$/i.test(text) && isKept ? value : text; // else the server refuses it
+  }
+
+  addLogprobs(body, value) {
+    if (!value) return;
+    body.logprobs = this.isChat ? true : this.number(value);
+    if (this.isChat) body.top_logprobs = this.number(value);
   }
 
   path() {
@@ -61,32 +84,28 @@ export class Playground {
 
   showCurl() {
     const url = new URL(this.path(), document.baseURI);
-    const key = byId('key').value ? ' -H "Authorization: Bearer $MAMBAD_API_KEY"' : '';
-    byId('curl').textContent = `curl ${quoted(url.href)} -H 'Content-Type: application/json'${key} \\\n`
-      + `  -d ${quoted(JSON.stringify(this.body()))}`;
+    const key = storedKey('api') || storedKey('admin') ? ' \\\n  -H "Authorization: Bearer $MAMBAD_API_KEY"' : '';
+    set(byId('curl'), `curl ${quoted(url.href)} \\\n  -H 'Content-Type: application/json'${key} \\\n`
+      + `  -d ${quoted(JSON.stringify(this.body()))}`);
   }
 
   async copy() {
     try {
       await navigator.clipboard.writeText(byId('curl').textContent);
-      byId('copy').textContent = 'Copied';
+      set(byId('copy'), 'Copied');
     } catch { // no clipboard without TLS: select the text instead
       getSelection().selectAllChildren(byId('curl'));
-      byId('copy').textContent = 'Selected';
+      set(byId('copy'), 'Selected');
     }
-    setTimeout(() => { byId('copy').textContent = 'Copy'; }, 1500);
+    setTimeout(() => set(byId('copy'), 'Copy'), 1500);
   }
 
   clear() {
     this.stop();
     this.messages = [];
-    const hint = Object.assign(document.createElement('p'), {
-      className: 'empty', textContent: 'The answer appears here, token by token.',
-    });
-    byId('output').replaceChildren(hint);
-    byId('error').hidden = true;
-    byId('prompt-label').textContent = this.isChat ? 'Message' : 'Prompt';
-    for (const id of ['ttft', 'speed', 'prompt-tokens', 'answer-tokens', 'finish']) byId(id).textContent = '–';
+    this.answer.clear();
+    byId('system-field').hidden = !this.isChat;
+    set(byId('prompt-label'), this.isChat ? 'Message' : 'Prompt');
     this.showCurl();
   }
 
@@ -94,83 +113,39 @@ export class Playground {
     this.aborter?.abort();
   }
 
-  // A paragraph of the answer's panel; returns the text node that grows.
-  paragraph(who, given) {
-    const node = document.createElement('p');
-    if (who) node.append(Object.assign(document.createElement('span'), { className: 'who', textContent: who }));
-    if (given) node.append(Object.assign(document.createElement('span'), { className: 'given', textContent: given }));
-    const text = document.createTextNode('');
-    node.append(text);
-    byId('output').append(node);
-    return text;
-  }
-
-  begin(body) {
-    byId('error').hidden = true;
-    byId('output').querySelector('.empty')?.remove();
-    if (!this.isChat) byId('output').replaceChildren();
-    if (!this.isChat) return this.paragraph('', body.prompt);
-    this.paragraph('you').data = body.messages.at(-1).content;
-    return this.paragraph('model');
-  }
-
   busy(isBusy) {
     byId('send').disabled = isBusy;
     byId('stop').disabled = !isBusy;
+    byId('output').setAttribute('aria-busy', String(isBusy));
   }
 
   async send() {
     if (this.aborter) return;
-    const body = { ...this.body(), stream: true, stream_options: { include_usage: true } };
-    const text = this.begin(body);
-    const figures = { start: performance.now(), first: 0, last: 0, usage: null, finish: '' };
-    this.aborter = new AbortController();
+    const body = this.body();
+    const message = this.form.elements.prompt.value;
+    const aborter = this.aborter = new AbortController();
+    const options = { include_usage: true, continuous_usage_stats: true };
+    const { answer, messages } = this;
     this.busy(true);
+    answer.begin(message, this.isChat);
+    let finish = '', error = null;
     try {
-      for await (const chunk of stream(this.path(), body, this.aborter.signal)) this.take(chunk, text, figures);
+      const chunks = stream(this.path(), { ...body, stream: true, stream_options: options }, aborter.signal);
+      for await (const chunk of chunks) answer.take(chunk);
     } catch (problem) {
-      this.fail(problem, figures);
+      finish = problem.name === 'AbortError' ? 'stopped' : 'error';
+      error = finish === 'stopped' ? null : explain(problem);
     }
     this.aborter = null;
     this.busy(false);
-    this.showFigures(figures);
-    if (this.isChat && text.data) {
-      this.messages = [...body.messages, { role: 'assistant', content: text.data }];
-      this.form.elements.prompt.value = '';
-    }
+    // Cleared meanwhile: what has come belongs to no conversation any more.
+    if (messages === this.messages) this.finish(message, answer.end(finish, error));
     this.showCurl();
   }
 
-  take(chunk, text, figures) {
-    if (chunk.usage) figures.usage = chunk.usage;
-    const choice = chunk.choices?.[0];
-    if (!choice) return;
-    const piece = choice.text ?? choice.delta?.content ?? '';
-    figures.last = performance.now();
-    if (!figures.first && piece) figures.first = figures.last;
-    if (choice.finish_reason) figures.finish = choice.finish_reason;
-    const output = byId('output');
-    const isAtEnd = output.scrollHeight - output.scrollTop - output.clientHeight < 40;
-    text.appendData(piece);
-    if (isAtEnd) output.scrollTop = output.scrollHeight;
-  }
-
-  fail(problem, figures) {
-    if (problem.name === 'AbortError') {
-      figures.finish = 'stopped';
-      return;
-    }
-    figures.finish = 'error';
-    byId('error').textContent = problem instanceof ApiError ? problem.message : 'The server cannot be reached.';
-    byId('error').hidden = false;
-  }
-
-  showFigures({ start, first, last, usage, finish }) {
-    byId('ttft').textContent = first ? `${Math.round(first - start)} ms` : '–';
-    const after = usage ? usage.completion_tokens - 1 : 0;
-    byId('speed').textContent = after > 0 && last > first ? (after * 1000 / (last - first)).toFixed(0) : '–';
-    byId('prompt-tokens').textContent = usage ? usage.prompt_tokens : '–';
-    byId('answer-tokens').textContent = usage ? usage.completion_tokens : '–';
-    byId('finish').textContent = finish || '–';
+  finish(message, text) {
+    if (!this.isChat || !text) return;
+    this.messages.push({ role: 'user', content: message }, { role: 'assistant', content: text });
+    this.form.elements.prompt.value = '';
   }
 }

@@ -1,71 +1,93 @@
-// The map of slots: one cell a slot, coloured and lettered by its state; hover, click or arrow keys tell the rest.
+// The map of slots: a cell for each, coloured and lettered by its state; pointing or the arrow keys tell the rest.
+// Where there are more slots than cells, a cell stands for several and shows the gravest of their states.
+
+import { duration, make, set } from './text.js';
 
 export const STATES = ['free', 'reserved', 'active', 'checkpoint', 'quarantined', 'leaked'];
+const UNLISTED = 'unlisted';
+const GRAVITY = ['free', UNLISTED, 'checkpoint', 'reserved', 'active', 'quarantined', 'leaked'];
 const MOST_CELLS = 4096;
 const DENSE_FROM = 512;
+const HINT = 'Point at a slot, or walk through them with the arrow keys.';
 
-function make(name, className, text) {
-  const node = document.createElement(name);
-  if (className) node.className = className;
-  if (text !== undefined) node.textContent = text;
-  return node;
-}
-
-export function duration(seconds) {
-  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
-  if (seconds < 120) return `${seconds.toFixed(1)} s`;
-  return `${Math.round(seconds / 60)} min`;
-}
-
-// One engine's map. Cells are kept from one report to the next, and only touched where something changed.
 export class SlotMap {
   constructor(engine) {
     this.engine = engine;
     this.cells = [];
     this.entries = new Map();
-    this.chosen = 0;
-    this.node = make('section', 'panel');
+    this.chosen = -1;
+    this.per = 1;
+    this.total = 0;
+    this.node = make('section', 'panel engine');
     this.title = make('h2');
+    this.note = make('span', 'note');
+    this.bar = make('div', 'bar');
+    this.bar.setAttribute('aria-hidden', 'true');
     this.legend = make('ul', 'legend');
-    this.counts = new Map();
-    for (const state of STATES) {
-      const item = make('li');
-      const count = make('b');
-      item.append(make('span', `cell ${state}`, state[0].toUpperCase()), `${state} `, count);
-      this.counts.set(state, count);
-      this.legend.append(item);
-    }
-    this.map = make('div', 'map');
-    this.map.tabIndex = 0;
-    this.map.setAttribute('role', 'application');
-    this.map.setAttribute('aria-label', `Slots of engine ${engine}; arrow keys move from slot to slot`);
-    this.detail = make('p', 'detail');
-    this.detail.setAttribute('aria-live', 'polite');
-    this.node.append(this.title, this.legend, this.map, this.detail);
-    this.map.addEventListener('pointerover', event => this.choose(this.cells.indexOf(event.target)));
-    this.map.addEventListener('keydown', event => this.move(event));
-    this.map.addEventListener('focus', () => this.choose(this.chosen));
+    this.parts = new Map([...STATES, UNLISTED].map(state => [state, this.part(state)]));
+    this.detail = make('p', 'detail', HINT);
+    this.spoken = make('p', 'unseen');
+    this.spoken.setAttribute('aria-live', 'polite');
+    this.map = this.makeMap();
+    const head = make('div', 'head');
+    head.append(this.title, this.note);
+    this.node.append(head, this.bar, this.legend, this.detail, this.map, this.spoken);
+  }
+
+  part(state) {
+    const item = make('li');
+    const number = make('b');
+    const share = make('span', `share ${state}`);
+    item.append(make('span', `cell ${state}`, state[0].toUpperCase()), `${state} `, number);
+    this.legend.append(item);
+    this.bar.append(share);
+    return { item, number, share };
+  }
+
+  makeMap() {
+    const map = make('div', 'map');
+    map.tabIndex = 0;
+    map.setAttribute('role', 'application');
+    map.setAttribute('aria-label', `Slots of engine ${this.engine}; arrow keys move from slot to slot`);
+    map.addEventListener('pointerover', event => this.choose(this.cells.indexOf(event.target)));
+    map.addEventListener('keydown', event => this.move(event));
+    map.addEventListener('focus', () => {
+      this.choose(Math.max(0, this.chosen));
+      this.speak();
+    });
+    return map;
   }
 
   show(report) {
-    const total = STATES.reduce((sum, state) => sum + (report.slots[state] || 0), 0);
-    this.entries = new Map((report.entries || []).map(entry => [entry.slot, entry]));
-    this.title.textContent = `Engine ${this.engine}: ${total} slots` + (report.stale ? ', an old report' : '');
-    for (const state of STATES) this.set(this.counts.get(state), String(report.slots[state] || 0));
-    this.resize(Math.min(total, MOST_CELLS));
+    this.total = STATES.reduce((sum, state) => sum + (report.slots[state] || 0), 0);
+    this.per = Math.max(1, Math.ceil(this.total / MOST_CELLS));
+    const listed = report.entries || [];
+    this.entries = new Map(listed.map(entry => [entry.slot, entry]));
+    const numBusy = this.total - (report.slots.free || 0);
+    // In the order of slots: past the last that was listed nothing is known, where some were left out.
+    this.lastKnown = listed.length < numBusy ? listed.at(-1)?.slot ?? 0 : this.total;
+    set(this.title, `Engine ${this.engine}`);
+    set(this.note, `${this.total} slots` + (report.stale ? ', an old report: the engine is busy or stuck' : ''));
+    this.showCounts(report.slots, numBusy - listed.length);
+    this.resize(Math.ceil(this.total / this.per));
     this.cells.forEach((cell, i) => {
-      const state = this.entries.get(i + 1)?.state || 'free';
+      const state = this.stateOf(i);
       const name = `cell ${state}${i === this.chosen ? ' chosen' : ''}`;
-      if (cell.className !== name) {
-        cell.className = name;
-        cell.textContent = state[0].toUpperCase();
-      }
+      if (cell.className === name) return;
+      cell.className = name;
+      set(cell, state[0].toUpperCase());
     });
-    this.describe(total);
+    this.describe();
   }
 
-  set(node, text) {
-    if (node.textContent !== text) node.textContent = text;
+  showCounts(slots, numUnlisted) {
+    for (const [state, { item, number, share }] of this.parts) {
+      const value = state === UNLISTED ? numUnlisted : slots[state] || 0;
+      set(number, String(value));
+      share.style.flexGrow = state === UNLISTED ? 0 : value;
+      item.hidden = state === UNLISTED && value <= 0;
+      item.classList.toggle('none', value === 0);
+    }
   }
 
   resize(count) {
@@ -75,7 +97,31 @@ export class SlotMap {
       this.cells.push(cell);
       this.map.append(cell);
     }
+    if (this.chosen >= count) this.chosen = -1;
     this.map.classList.toggle('dense', count >= DENSE_FROM);
+  }
+
+  // The slots that a cell stands for: from, to.
+  range(index) {
+    return [index * this.per + 1, Math.min(this.total, (index + 1) * this.per)];
+  }
+
+  slotState(slot) {
+    return this.entries.get(slot)?.state || (slot > this.lastKnown ? UNLISTED : 'free');
+  }
+
+  // The slot of a cell that matters most.
+  gravest(index) {
+    const [from, to] = this.range(index);
+    let found = from;
+    for (let slot = from + 1; slot <= to; slot++) {
+      if (GRAVITY.indexOf(this.slotState(slot)) > GRAVITY.indexOf(this.slotState(found))) found = slot;
+    }
+    return found;
+  }
+
+  stateOf(index) {
+    return this.slotState(this.gravest(index));
   }
 
   choose(index) {
@@ -83,27 +129,38 @@ export class SlotMap {
     this.cells[this.chosen]?.classList.remove('chosen');
     this.chosen = index;
     this.cells[index].classList.add('chosen');
-    this.cells[index].scrollIntoView({ block: 'nearest' });
-    this.describe(this.cells.length);
+    this.describe();
   }
 
   move(event) {
     const columns = getComputedStyle(this.map).gridTemplateColumns.split(' ').length;
     const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns };
-    if (!(event.key in steps)) return;
+    const places = { Home: 0, End: this.cells.length - 1 };
+    if (!(event.key in steps) && !(event.key in places)) return;
     event.preventDefault();
-    this.choose(this.chosen + steps[event.key]);
+    this.choose(places[event.key] ?? this.chosen + steps[event.key]);
+    this.cells[this.chosen]?.scrollIntoView({ block: 'nearest' });
+    this.speak();
   }
 
-  describe(total) {
-    const entry = this.entries.get(this.chosen + 1);
-    let text = this.cells.length ? `slot ${this.chosen + 1}: free` : 'no slots yet';
-    if (entry) {
-      const owner = entry.request ? `, request ${entry.request}` : ', nobody’s';
-      text = `slot ${entry.slot}: ${entry.state} for ${duration(entry.age_s)}, ${entry.num_tokens} tokens${owner}`
-        + `, generation ${entry.generation}`;
-    }
-    if (total > this.cells.length) text += ` (the first ${this.cells.length} of ${total} slots are shown)`;
-    this.set(this.detail, text);
+  // To a screen reader only when somebody moves: the shown line changes every second.
+  speak() {
+    set(this.spoken, this.words());
+  }
+
+  describe() {
+    set(this.detail, this.words());
+  }
+
+  words() {
+    if (this.chosen < 0) return this.total ? HINT : 'No slots yet.';
+    const [from, to] = this.range(this.chosen);
+    const slot = this.gravest(this.chosen);
+    const entry = this.entries.get(slot);
+    const group = from < to ? ` (of slots ${from} to ${to})` : '';
+    if (!entry) return `slot ${slot}${group}: ${this.slotState(slot)}`;
+    const owner = entry.request ? `request ${entry.request}` : 'nobody’s';
+    return `slot ${slot}${group}: ${entry.state} for ${duration(entry.age_s)}, ${entry.num_tokens} tokens, `
+      + `${owner}, generation ${entry.generation}`;
   }
 }

@@ -29,6 +29,6 @@ async def file(request: Request, name: str) -> Response:
 
 def _answer(request: Request, found: StaticFile) -> Response:
     headers = HEADERS | {"etag": found.etag}
-    if request.headers.get("if-none-match") == found.etag:
+    if found.is_known_to(request.headers.get("if-none-match", "")):
         return Response(status_code=304, headers=headers)
     return Response(found.body, media_type=found.media_type, headers=headers)
