@@ -30,6 +30,9 @@ WORKER = ("-m", "mambad.engine.worker")
 MAX_MESSAGES = 16
 """Most that are taken in before the event loop sees to others."""
 
+LAST_WORDS_MS = 20
+"""How long an ended process's messages may still be on their way through the socket."""
+
 
 class EngineProcess:
     """One engine process and the socket to it.
@@ -118,16 +121,20 @@ class EngineProcess:
         self._flush()
         is_drained = False
         try:
-            for _ in range(MAX_MESSAGES):
-                try:
-                    data = self._socket.recv(zmq.NOBLOCK)
-                except zmq.Again:
-                    is_drained = True
-                    return
-                self._on_message(from_engine_decoder.decode(data))
+            is_drained = self._take(MAX_MESSAGES)
         finally:
             if not is_drained:
                 asyncio.get_running_loop().call_soon(self._receive)
+
+    def _take(self, limit: int) -> bool:
+        """Pass on up to `limit` messages; return whether there was none left before that."""
+        for _ in range(limit):
+            try:
+                data = self._socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return True
+            self._on_message(from_engine_decoder.decode(data))
+        return False
 
     async def stop(self, timeout_s: float) -> None:
         """Wait `timeout_s` seconds for the process to end by itself, then kill it; free everything."""
@@ -154,7 +161,8 @@ class EngineProcess:
             self._process.wait()
 
     def _exited(self) -> None:
-        self._receive()  # its last words
+        while self._socket.poll(LAST_WORDS_MS):  # all of them come before the news of its end
+            self._take(MAX_MESSAGES)
         self._forget_pidfd()
         assert self._process is not None
         self._on_exit(self._process.wait())
