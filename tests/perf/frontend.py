@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import json
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from process import PeerError, Process
+
 from mambad.server.bench_report import table
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +31,6 @@ PACED_CHUNKS_PER_S = 8000
 FAST_TOKENS = 1_000_000
 MAX_STEPS_PER_S = 1000
 DEMO_STREAMS, DEMO_TOKENS = 32, 2000
-START_TIMEOUT_S = 60
 DONE = b"data: [DONE]"
 HEAD = "POST {} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n"
 
@@ -125,25 +125,20 @@ class Load:
 def serve(command: list[str], *flags: str) -> Iterator[Server]:
     """Start a server on a free port; end it with the block."""
     command = [sys.executable, *command, "--port", "0", "--log-level", "warning", *flags]
-    with tempfile.TemporaryFile("w+") as log:
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        process = Process(command, log, stdout=subprocess.PIPE, text=True)
         try:
-            assert child.stdout is not None
-            for line in child.stdout:
+            assert process.child.stdout is not None
+            for line in process.child.stdout:
                 found = re.search(r"listening on http://.*:(\d+)", line)
                 if found:
                     break
             else:
-                log.seek(0)
-                raise RuntimeError(f"the server did not start:\n{log.read()}")
-            yield Server(int(found[1]), child.pid)
+                raise PeerError(f"the server did not start:\n{log.read_text()}")
+            yield Server(int(found[1]), process.child.pid)
         finally:
-            child.send_signal(signal.SIGTERM)
-            try:
-                child.wait(20)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
+            process.stop()
 
 
 def dummy(steps_per_s: float, load: tuple[int, int], path: str, is_whole: bool = False) -> Window:
