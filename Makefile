@@ -116,9 +116,10 @@ lock: $(BIN)/pip ## what the image installs, written anew with uv; LOCK_ARGS="--
 
 # Helm is 240 MB, so it is no part of `make test`.
 .PHONY: chart
-chart: $(TEST_STAMP) ## the Helm chart: lint, templates, schemas, goldens; GOLDEN=write writes those anew
+chart: $(TEST_STAMP) ## the Helm chart: lint, templates, schemas, goldens; GOLDEN=write writes those and its README anew
 	$(BIN)/python -m pip install --disable-pip-version-check -q $(PIP_ARGS) -c constraints.txt helm-python-sdk
-	GOLDEN=$(GOLDEN) $(BIN)/python -m pytest tests/deploy/test_chart.py
+	$(if $(filter write,$(GOLDEN)),$(BIN)/python deploy/helm/readme.py > deploy/helm/mambad/README.md)
+	GOLDEN=$(GOLDEN) $(BIN)/python -m pytest tests/deploy/test_chart.py tests/deploy/test_chart_files.py
 
 # Docker Compose is 70 MB, so it is no part of `make test`.
 .PHONY: monitoring

@@ -1,139 +1,55 @@
-"""The Helm chart, rendered by Helm: lint, every example, every switch, two versions of Kubernetes, goldens.
+"""The Helm chart, rendered by Helm: lint, examples, switches, refusals, goldens. No cluster is asked.
 
-`make chart` runs this; `make chart GOLDEN=write` writes the goldens anew. No cluster is asked.
+`make chart` runs this; `make chart GOLDEN=write` writes the goldens anew. What can be seen without Helm is in
+`test_chart_files.py`, which `make test` runs too.
 """
 
+import functools
 import json
 import os
-from pathlib import Path
+import re
+import time
 from typing import Any
 
-import jsonschema
-import kubernetes_validate
+import chart_cases
 import pytest
 import yaml
-from toy_server import run_server
+from chart_cases import BAD, CHART, CLOSED, EXAMPLES, GOLDEN, KEYS, OPEN, SWITCHES, values_of
+from toy_server import FakeEngine, run_server
 
-from mambad.server.cli_parser import parse_settings
-from mambad.server.config import FLAGS
-from mambad.server.config_sources import load_config
+from mambad.engine.async_engine import EngineStatus
 
 helm_python = pytest.importorskip("helm_python", reason="the chart is not rendered: `make chart` has Helm")
 
-ROOT = Path(__file__).resolve().parents[2]
-CHART = ROOT / "deploy/helm/mambad"
-EXAMPLES = {path.stem: path for path in sorted((CHART / "examples").glob("*.yaml"))}
-GOLDEN = Path(__file__).with_name("golden")
-SCHEMAS = json.loads((Path(__file__).parent / "schemas/chart.json").read_text())
-VERSIONS = ("1.31", "1.34")
-OPEN = {"apiKey": {"none": True}}
-KEYS = {"apiKey": {"existingSecret": "keys"}}
-SWITCHES: dict[str, dict[str, Any]] = {
-    "key": KEYS,
-    "admin key": OPEN | {"adminApiKey": {"existingSecret": "keys"}},
-    "hub token": OPEN | {"hfToken": {"existingSecret": "hub"}},
-    "claim": OPEN | {"storage": {"existingClaim": "models"}},
-    "new claim": OPEN | {"storage": {"create": True, "storageClassName": "fast"}},
-    "writable claim": OPEN | {"storage": {"existingClaim": "models", "readOnly": False}},
-    "digest": OPEN | {"image": {"digest": "sha256:" + "0" * 64}},
-    "pdb": OPEN | {"pdb": {"enabled": True, "minAvailable": 1}},
-    "hpa": OPEN | {"hpa": {"enabled": True}},
-    "keda": OPEN | {"keda": {"enabled": True}},
-    "service monitor": OPEN | {"serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}}},
-    "pod monitor": OPEN | {"podMonitor": {"enabled": True}},
-    "rules": OPEN | {"prometheusRule": {"enabled": True}},
-    "dashboard": OPEN | {"dashboard": {"enabled": True}},
-    "network policy": OPEN | {"networkPolicy": {"enabled": True}},
-    "ingress": OPEN | {"ingress": {"enabled": True, "className": "nginx", "tls": [{"secretName": "tls"}]}},
-    "route": OPEN | {"httpRoute": {"enabled": True}},
-    "pool": OPEN | {"inferencePool": {"enabled": True, "endpointPicker": {"name": "picker"}}},
-    "no account": OPEN | {"serviceAccount": {"create": False}},
-    "no pre-stop": OPEN | {"drain": {"preStopSeconds": 0}},
-    "threads": OPEN | {"threads": 3, "resources": {}},
-    "placement": OPEN
-    | {
-        "nodeSelector": {"a": "b"},
-        "tolerations": [{"operator": "Exists"}],
-        "affinity": {"nodeAffinity": {}},
-        "priorityClassName": "high",
-        "runtimeClassName": "other",
-        "imagePullSecrets": [{"name": "pull"}],
-        "podLabels": {"team": "x"},
-        "podAnnotations": {"x": "y"},
-    },
-    "extras": OPEN
-    | {
-        "extraArgs": ["--scheduling-policy", "priority"],
-        "env": [{"name": "OMP_NUM_THREADS", "value": "2"}],
-        "envFrom": [{"secretRef": {"name": "more"}}],
-        "extraVolumes": [{"name": "x", "emptyDir": {}}],
-        "extraVolumeMounts": [{"name": "x", "mountPath": "/x"}],
-        "initContainers": [{"name": "wait", "image": "busybox"}],
-        "extraObjects": [
-            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "{{ .Release.Name }}-x"}}
-        ],
-    },
-    "model": OPEN
-    | {
-        "storage": {"ephemeral": True},
-        "model": {
-            "name": "owner/name", "servedName": "name", "revision": "main", "dtype": "float32",
-            "quantization": "int8", "stateDtype": "bfloat16", "maxModelLen": 4096, "maxNumSeqs": 8,
-            "numStateSlots": 9, "kvCacheMemory": "1GiB", "device": "cpu",
-        }
-    },
-}  # fmt: skip
-BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "no choice of a key": ({}, "choose who may use the server"),
-    "two choices": ({"apiKey": {"none": True, "existingSecret": "x"}}, "exclude each other"),
-    "too short a grace": (OPEN | {"terminationGracePeriodSeconds": 30}, r"\+ 10 are 80"),
-    "a hub model and no claim": (OPEN | {"model": {"name": "owner/name"}}, "storage.create or"),
-    "a claim of one node for two": (OPEN | {"replicaCount": 2, "storage": {"create": True}}, "ReadWriteMany"),
-    "a drain of one's own": (OPEN | {"extraArgs": ["--shutdown-timeout=600"]}, "which other values decide"),
-    "a key for all to see": (OPEN | {"extraArgs": ["--api-key", "x"]}, "which other values decide"),
-    "two monitors": (
-        OPEN | {"serviceMonitor": {"enabled": True}, "podMonitor": {"enabled": True}},
-        "scraped twice",
-    ),
-    "two scalers": (OPEN | {"hpa": {"enabled": True}, "keda": {"enabled": True}}, "exclude each other"),
-    "two claims": (OPEN | {"storage": {"create": True, "existingClaim": "x"}}, "exclude each other"),
-    "no picker": (OPEN | {"inferencePool": {"enabled": True}}, "endpointPicker.name is empty"),
-    "unknown value": (OPEN | {"modell": {}}, "modell"),
-    "unknown nested value": (OPEN | {"model": {"nam": "x"}}, "nam"),
-    "wrong type": (OPEN | {"replicaCount": "two"}, "replicaCount|replica"),
-    "wrong choice": (OPEN | {"model": {"dtype": "float8"}}, "dtype"),
-}
+CASES = SWITCHES | {f"example {name}": values_of(path) for name, path in EXAMPLES.items()}
+POOL_OF_ALL = CLOSED | SWITCHES["pool"]
 
 
-def values_of(path: Path) -> dict[str, Any]:
-    parsed: dict[str, Any] = yaml.safe_load(path.read_text())
-    return parsed
+def render(values: dict[str, Any], name: str = "demo") -> dict[str, str]:
+    return dict(_render(json.dumps(values), name))
 
 
-def render(values: dict[str, Any]) -> dict[str, str]:
+@functools.cache
+def _render(values: str, name: str) -> dict[str, str]:
     with helm_python.Chart.load(str(CHART)) as chart:
-        chart.validate_schema(chart.merge_values(values))
-        return dict(chart.render(values, name="demo", namespace="models"))
+        parsed = json.loads(values)
+        chart.validate_schema(chart.merge_values(parsed))
+        return dict(chart.render(parsed, name=name, namespace="models"))
 
 
-def objects(values: dict[str, Any]) -> list[dict[str, Any]]:
-    files = sorted(render(values).items())
-    texts = [text for name, text in files if name.endswith(".yaml")]
+def objects(values: dict[str, Any], name: str = "demo") -> list[dict[str, Any]]:
+    files = sorted(render(values, name).items())
+    texts = [text for file, text in files if file.endswith(".yaml")]
     return [item for text in texts for item in yaml.safe_load_all(text) if item]
 
 
-def pod(values: dict[str, Any]) -> dict[str, Any]:
-    (deployment,) = (item for item in objects(values) if item["kind"] == "Deployment")
-    spec: dict[str, Any] = deployment["spec"]["template"]["spec"]
-    return spec
+def one(values: dict[str, Any], kind: str, name: str = "demo") -> dict[str, Any]:
+    (found,) = (item for item in objects(values, name) if item["kind"] == kind)
+    return found
 
 
-def check(item: dict[str, Any]) -> None:
-    if item["kind"] in SCHEMAS["$defs"]:
-        jsonschema.validate(item["spec"], {**SCHEMAS, "$ref": f"#/$defs/{item['kind']}"})
-        return
-    for version in VERSIONS:
-        kubernetes_validate.validate(item, version, strict=True)
+def container(values: dict[str, Any]) -> dict[str, Any]:
+    return chart_cases.container_of(objects(values))
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -144,22 +60,23 @@ def test_lint_finds_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_every_example_is_valid_and_is_what_it_was(name: str) -> None:
-    rendered = render(values_of(EXAMPLES[name]))
-    for item in objects(values_of(EXAMPLES[name])):
-        check(item)
-    text = "".join(f"# {file}\n{body.rstrip()}\n" for file, body in sorted(rendered.items()) if body.strip())
+def test_every_example_is_what_it_was(name: str) -> None:
+    rendered = sorted(render(values_of(EXAMPLES[name])).items())
+    text = "".join(f"# {file}\n{body.rstrip()}\n" for file, body in rendered if body.strip())
     golden = GOLDEN / f"{name}.yaml"
     if os.environ.get("GOLDEN") == "write":
         golden.write_text(text)
     assert golden.read_text() == text, "make chart GOLDEN=write, and look at the difference"
 
 
-@pytest.mark.parametrize("name", SWITCHES)
-def test_every_switch_renders_valid_objects_that_differ_from_the_default(name: str) -> None:
-    rendered = objects(SWITCHES[name])
+@pytest.mark.parametrize("name", CASES)
+def test_every_example_and_switch_renders_valid_objects(name: str) -> None:
+    rendered = objects(CASES[name])
     for item in rendered:
-        check(item)
+        chart_cases.check(item)
+        assert item["metadata"].get("namespace", "models") == "models"
+    names = [(item["kind"], item["metadata"]["name"]) for item in rendered]
+    assert len(set(names)) == len(names)
     assert rendered != objects(OPEN)
 
 
@@ -170,130 +87,196 @@ def test_what_cannot_work_is_refused_with_a_reason(name: str) -> None:
         render(values)
 
 
-def test_every_value_is_in_the_schema_and_the_other_way_round() -> None:
-    def names(value: object) -> set[str]:
-        if not isinstance(value, dict):
-            return set()
-        return set(value) | {f"{key}.{name}" for key in value for name in names(value[key])}
-
-    def described(schema: dict[str, Any]) -> set[str]:
-        known = schema.get("properties", {})
-        return set(known) | {f"{key}.{name}" for key in known for name in described(known[key])}
-
-    schema = json.loads((CHART / "values.schema.json").read_text())
-    free = names(values_of(CHART / "values.yaml")) - described(schema)
-    parents = {key.rpartition(".")[0] for key in free}
-    assert described(schema) - names(values_of(CHART / "values.yaml")) == {"global"}
-    assert {parent.rpartition(".")[2] for parent in parents} <= {
-        "resources", "limits", "requests", "labels", "podSecurityContext", "securityContext", "strategy",
-        "rollingUpdate", "seccompProfile", "capabilities", "startup", "liveness", "readiness", "probes",
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("name", SWITCHES)
+@pytest.mark.parametrize("name", CASES)
 def test_mambad_takes_the_arguments_and_the_environment(name: str) -> None:
-    (container,) = pod(SWITCHES[name])["containers"]
-    assert container["args"][0] == "serve"
-    arguments, _ = parse_settings("serve", "", FLAGS, container["args"][1:])
-    loaded = load_config(arguments, {each["name"]: each.get("value", "2") for each in container["env"] or ()})
+    loaded = chart_cases.settings_of(container(CASES[name]))
     assert loaded.warnings == ()
     assert (loaded.config.host, loaded.config.port) == ("0.0.0.0", 8000)
 
 
-@pytest.mark.parametrize("values", [OPEN, SWITCHES["no pre-stop"], values_of(EXAMPLES["ha"])])
-def test_the_numbers_of_the_drain_add_up(values: dict[str, Any]) -> None:
-    spec = pod(values)
-    (container,) = spec["containers"]
-    flags = dict(word.removeprefix("--").split("=") for word in container["args"] if "=" in word)
-    wait = int(container.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command", ["", 0])[1])
-    drain = float(flags["drain-grace"]) + float(flags["shutdown-timeout"])
-    assert spec["terminationGracePeriodSeconds"] == wait + drain + 10
+@pytest.mark.parametrize("name", CASES)
+def test_no_variable_is_given_twice(name: str) -> None:
+    names = [variable["name"] for variable in container(CASES[name]).get("env", ())]
+    assert len(set(names)) == len(names)
 
 
-def test_the_probes_ask_what_the_health_table_says() -> None:
-    (container,) = pod(OPEN)["containers"]
+def test_large_numbers_stay_numbers() -> None:
+    config = chart_cases.settings_of(container(SWITCHES["model"])).config
+    assert (config.max_model_len, config.kv_cache_memory_bytes) == (1_048_576, 4_294_967_296)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_pod_has_the_time_that_its_drain_needs(name: str) -> None:
+    given = chart_cases.pod_of(objects(CASES[name]))["terminationGracePeriodSeconds"]
+    needed = chart_cases.grace_needed(container(CASES[name]))
+    assert given == max(needed, CASES[name].get("terminationGracePeriodSeconds", 0))
+
+
+@pytest.mark.parametrize("phase", ["loading", "ready", "draining", "dead"])
+def test_the_probes_do_what_the_health_table_says(phase: str) -> None:
+    """Traffic and the end of start-up only when ready; a restart only when dead."""
     paths = {
-        name: container[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "liveness", "readiness")
+        name: container(OPEN)[f"{name}Probe"]["httpGet"]["path"]
+        for name in ("startup", "readiness", "liveness")
     }
-    assert paths == {"startup": "/ready", "liveness": "/live", "readiness": "/ready"}
-    with run_server() as server, server.client() as client:
-        assert all(client.get(path).status_code == 200 for path in set(paths.values()))
+    engine = FakeEngine()
+    engine.status = EngineStatus(phase, "weights", time.time())
+    with run_server(engine) as server, server.client() as client:
+        passes = {name: client.get(path).status_code == 200 for name, path in paths.items()}
+    is_ready = phase == "ready"
+    assert passes == {"startup": is_ready, "readiness": is_ready, "liveness": phase != "dead"}
+
+
+@pytest.mark.parametrize("values", [OPEN, values_of(EXAMPLES["ha"])], ids=["default", "ha"])
+def test_a_draining_pod_takes_requests_until_its_probe_has_failed(values: dict[str, Any]) -> None:
+    probe = container(values)["readinessProbe"]
+    seen_s = probe["periodSeconds"] * probe["failureThreshold"] + probe["timeoutSeconds"]
+    config = chart_cases.settings_of(container(values)).config
+    hook_s = chart_cases.grace_needed(container(values)) - config.drain_grace - config.shutdown_timeout - 10
+    assert seen_s < hook_s + config.drain_grace
 
 
 def test_pods_are_hardened_by_default() -> None:
-    pods = [pod(OPEN), *(item["spec"] for item in objects(OPEN) if item["kind"] == "Pod")]
-    assert len(pods) == 2
+    pods = [chart_cases.pod_of(objects(OPEN)), one(OPEN, "Pod")["spec"]]
     for spec in pods:
-        (container,) = spec["containers"]
+        (each,) = spec["containers"]
         assert spec["automountServiceAccountToken"] is False
         assert spec["enableServiceLinks"] is False
         assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["runAsUser"] == 10001
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        assert container["securityContext"] == {
+        assert each["securityContext"] == {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         }
+    assert one(OPEN, "ServiceAccount")["automountServiceAccountToken"] is False
+    assert {"name": "tmp", "mountPath": "/tmp"} in container(OPEN)["volumeMounts"]
 
 
-def test_keys_come_as_files_and_never_as_arguments_or_variables() -> None:
-    spec = pod(KEYS | {"adminApiKey": {"existingSecret": "admin"}})
-    (container,) = spec["containers"]
-    assert "--api-key-file=/etc/mambad/api-key/keys" in container["args"]
-    assert "--admin-api-key-file=/etc/mambad/admin-api-key/keys" in container["args"]
-    assert all("KEY" not in variable["name"] for variable in container["env"])
+@pytest.mark.parametrize("keys", [KEYS, {"apiKey": {"value": "one\ntwo"}}], ids=["secret", "value"])
+def test_keys_come_as_files_and_never_as_arguments_or_variables(keys: dict[str, Any]) -> None:
+    values = keys | {"adminApiKey": {"existingSecret": "admin"}}
+    each, volumes = container(values), chart_cases.pod_of(objects(values))["volumes"]
+    assert "--api-key-file=/etc/mambad/api-key/keys" in each["args"]
+    assert "--admin-api-key-file=/etc/mambad/admin-api-key/keys" in each["args"]
+    assert all("KEY" not in variable["name"] for variable in each["env"])
+    (secret,) = (volume["secret"] for volume in volumes if volume["name"] == "api-key")
+    (item,) = secret["items"]
+    (variable,) = (each for each in one(values, "Pod")["spec"]["containers"][0]["env"] if "valueFrom" in each)
+    assert variable["valueFrom"]["secretKeyRef"] == {"name": secret["secretName"], "key": item["key"]}
+    if "value" in keys["apiKey"]:
+        made = one(values, "Secret")
+        assert made["metadata"]["name"] == secret["secretName"]
+        assert made["stringData"] == {item["key"]: "one\ntwo"}
 
 
-def test_threads_follow_the_limit_of_processors() -> None:
-    (container,) = pod(OPEN)["containers"]
-    (variable,) = container["env"]
-    assert variable["name"] == "MAMBAD_THREADS"
-    assert variable["valueFrom"]["resourceFieldRef"]["resource"] == "limits.cpu"
-    (container,) = pod(OPEN | {"resources": {"limits": {"cpu": None}}})["containers"]
-    assert container["env"] is None
+@pytest.mark.parametrize(
+    ("limit", "threads"),
+    [("2", "2"), (4, "4"), (2.5, "2"), ("3500m", "3"), ("500m", "1"), ("64", "16"), (None, None)],
+)
+def test_threads_follow_the_limit_of_processors(limit: object, threads: str | None) -> None:
+    env = container(OPEN | {"resources": {"limits": {"cpu": limit}}}).get("env", [])
+    assert env == ([{"name": "OMP_NUM_THREADS", "value": threads}] if threads else [])
+
+
+def test_threads_that_are_named_win() -> None:
+    (variable,) = container(OPEN | {"threads": 3})["env"]
+    assert variable == {"name": "MAMBAD_THREADS", "value": "3"}
 
 
 def test_series_that_scalers_ask_for_exist() -> None:
     with run_server() as server, server.client() as client:
         page = client.get("/metrics").text
-    (scaled,) = (item for item in objects(SWITCHES["keda"]) if item["kind"] == "ScaledObject")
-    queries = [trigger["metadata"]["query"] for trigger in scaled["spec"]["triggers"]]
+    triggers = one(SWITCHES["keda"], "ScaledObject")["spec"]["triggers"]
+    queries = [trigger["metadata"]["query"] for trigger in triggers]
     names = [query.partition("(")[2].partition("{")[0] for query in queries]
-    names.append(values_of(CHART / "values.yaml")["hpa"]["metric"])
+    (metric,) = one(SWITCHES["hpa"], "HorizontalPodAutoscaler")["spec"]["metrics"]
+    names.append(metric["pods"]["metric"]["name"])
     assert len(names) == 3
     for name in names:
         assert f"\n{name}{{" in page
 
 
+@pytest.mark.parametrize(
+    ("release", "override"), [("mambad", ""), ("a" * 53, ""), ("mambad" + "c" * 47, ""), ("x", "b" * 60)]
+)
+def test_a_scaler_counts_its_own_pods_and_no_other_release_s(release: str, override: str) -> None:
+    values = SWITCHES["keda"] | {"fullnameOverride": override}
+    name = one(values, "Deployment", release)["metadata"]["name"]
+    triggers = one(values, "ScaledObject", release)["spec"]["triggers"]
+    own, other = f"{name}-7d9f8c6b5d-x2k4p", f"{name}-large-7d9f8c6b5d-x2k4p"
+    assert len(own) <= 63
+    for trigger in triggers:
+        (pattern,) = re.findall(r'pod=~"(.*?)"', trigger["metadata"]["query"])
+        assert re.fullmatch(pattern, own)
+        assert not re.fullmatch(pattern, other)
+
+
+def test_a_claim_for_one_node_is_handed_on_before_the_next_pod_comes() -> None:
+    def strategy(values: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = one(values, "Deployment")["spec"]["strategy"]
+        return found
+
+    rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+    assert strategy(SWITCHES["new claim"]) == {"type": "Recreate"}
+    assert strategy(OPEN | {"storage": chart_cases.SHARED_CLAIM}) == rolling
+    assert strategy(SWITCHES["claim"]) == rolling
+    assert strategy(SWITCHES["recreated"]) == {"type": "Recreate"}
+
+
 def test_the_test_hook_asks_a_real_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    (hook,) = (item for item in objects(OPEN) if item["kind"] == "Pod")
+    hook = one(OPEN, "Pod")
+    assert hook["metadata"]["annotations"]["helm.sh/hook"] == "test"
     (script,) = hook["spec"]["containers"][0]["args"]
-    with run_server() as server:
+    with run_server(api_keys=("secret",)) as server:
         monkeypatch.setenv("URL", server.url)
+        monkeypatch.setenv("API_KEYS", "secret\nother\n")
         exec(compile(script, "check.py", "exec"), {})
 
 
-def test_a_network_policy_lets_the_test_in_and_the_picker_of_a_pool() -> None:
-    closed = {"networkPolicy": {"enabled": True, "from": [{"podSelector": {"matchLabels": {"a": "b"}}}]}}
-    (test,) = (item for item in objects(OPEN) if item["kind"] == "Pod")
+def test_the_service_selects_the_server_and_not_the_test() -> None:
+    selector = one(OPEN, "Service")["spec"]["selector"].items()
+    assert selector <= one(OPEN, "Deployment")["spec"]["template"]["metadata"]["labels"].items()
+    assert not selector <= one(OPEN, "Pod")["metadata"]["labels"].items()
+    assert selector == one(SWITCHES["pool"], "InferencePool")["spec"]["selector"]["matchLabels"].items()
 
+
+def test_a_network_policy_lets_the_test_in_and_the_picker_of_a_pool() -> None:
     def admitted(values: dict[str, Any]) -> list[dict[str, Any]]:
-        (policy,) = (item for item in objects(values) if item["kind"] == "NetworkPolicy")
+        policy = one(values, "NetworkPolicy")
         return [each["podSelector"] for each in policy["spec"]["ingress"][0]["from"]]
 
-    labels = admitted(OPEN | closed)[1]["matchLabels"]
-    assert labels.items() <= test["metadata"]["labels"].items()
-    assert admitted(SWITCHES["pool"] | closed)[1] == {}
+    labels = admitted(OPEN | CLOSED)[1]["matchLabels"]
+    assert labels.items() <= one(OPEN, "Pod")["metadata"]["labels"].items()
+    assert admitted(POOL_OF_ALL)[1] == {}
+
+
+def test_a_route_leads_to_the_pool_where_there_is_one() -> None:
+    def backend(values: dict[str, Any]) -> dict[str, Any]:
+        (rule,) = one(values, "HTTPRoute")["spec"]["rules"]
+        (found,) = rule["backendRefs"]
+        return dict(found)
+
+    assert backend(SWITCHES["everything"])["kind"] == "InferencePool"
+    assert backend(SWITCHES["route"]) == {"name": "demo-mambad", "port": 80}
 
 
 def test_a_claim_that_can_be_written_is_downloaded_into() -> None:
     flag = "--download-dir=/models"
-    args = {
-        name: pod(SWITCHES[name])["containers"][0]["args"]
-        for name in ("claim", "writable claim", "new claim")
-    }
-    assert {name: flag in words for name, words in args.items()} == {
-        "claim": False,
-        "writable claim": True,
-        "new claim": True,
-    }
+    names = ("claim", "writable claim", "new claim")
+    assert [flag in container(SWITCHES[name])["args"] for name in names] == [False, True, True]
+
+
+def test_notes_say_what_is_open_and_how_to_ask() -> None:
+    def notes(values: dict[str, Any]) -> str:
+        return render(values)["mambad/templates/NOTES.txt"]
+
+    assert "There is no key" in notes(OPEN)
+    assert "Authorization" not in notes(OPEN)
+    assert "Authorization: Bearer $KEY" in notes(KEYS)
+    assert "kept in the values" in notes(SWITCHES["key as a value"])
+    assert "two" not in notes(SWITCHES["key as a value"])
+    hub = OPEN | {"model": {"name": "owner/name"}, "storage": {"create": True}}
+    assert "can't be fetched" in notes(hub | SWITCHES["network policy"])
+    assert "can't be fetched" not in notes(SWITCHES["network policy"])

@@ -1,14 +1,15 @@
-{{- /* Names, labels, and what has to be computed or checked before anything is rendered. */ -}}
+{{- /* Names, labels, and what is computed: the grace period, the update, threads, arguments and environment. */ -}}
 
+{{- /* At most 46 characters: a pod adds two hashes, and 63 is the end. */ -}}
 {{- define "mambad.fullname" -}}
 {{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- .Values.fullnameOverride | trunc 46 | trimSuffix "-" -}}
 {{- else -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
 {{- if contains $name .Release.Name -}}
-{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- .Release.Name | trunc 46 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name $name | trunc 50 | trimSuffix "-" -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 46 | trimSuffix "-" -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -40,6 +41,24 @@ labels:
 {{- end -}}
 {{- end -}}
 
+{{- /* A number from a values file is a float64, which would be written as 1.048576e+06. */ -}}
+{{- define "mambad.plain" -}}
+{{- if kindIs "float64" . -}}
+{{- printf "%.0f" . -}}
+{{- else -}}
+{{- . -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* The secret with the keys of clients; empty where nobody needs one. */ -}}
+{{- define "mambad.keySecret" -}}
+{{- if .Values.apiKey.value -}}
+{{- include "mambad.fullname" . -}}-api-key
+{{- else -}}
+{{- .Values.apiKey.existingSecret -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "mambad.serviceAccountName" -}}
 {{- if .Values.serviceAccount.create -}}
 {{- default (include "mambad.fullname" .) .Values.serviceAccount.name -}}
@@ -59,43 +78,46 @@ labels:
 {{- ternary $needed (int $given) (eq (toString $given) "") -}}
 {{- end -}}
 
-{{- define "mambad.check" -}}
-{{- $key := .Values.apiKey -}}
-{{- if and (not $key.existingSecret) (not $key.none) -}}
-{{- fail "choose who may use the server: apiKey.existingSecret names a secret with keys, apiKey.none=true lets in everybody who can reach it" -}}
-{{- end -}}
-{{- if and $key.existingSecret $key.none -}}
-{{- fail "apiKey.existingSecret and apiKey.none=true exclude each other" -}}
-{{- end -}}
-{{- if and .Values.hpa.enabled .Values.keda.enabled -}}
-{{- fail "hpa.enabled and keda.enabled exclude each other: KEDA makes an HPA of its own" -}}
-{{- end -}}
-{{- if and .Values.serviceMonitor.enabled .Values.podMonitor.enabled -}}
-{{- fail "serviceMonitor.enabled and podMonitor.enabled exclude each other: every series would be scraped twice" -}}
-{{- end -}}
-{{- range .Values.extraArgs -}}
-{{- if regexMatch "^--?(host|port|uds|drain[-_]grace|shutdown[-_]timeout|download[-_]dir|api[-_]key|admin[-_]api[-_]key)" . -}}
-{{- fail (printf "extraArgs holds %s, which other values decide: see drain, service, storage, apiKey and adminApiKey" .) -}}
+{{- /* How pods are replaced. A claim that one node at a time can attach would hold the new pod up for ever. */ -}}
+{{- define "mambad.strategy" -}}
+{{- if .Values.strategy -}}
+{{- toYaml .Values.strategy -}}
+{{- else if and .Values.storage.create (not (has "ReadWriteMany" .Values.storage.accessModes)) -}}
+type: Recreate
+{{- else -}}
+type: RollingUpdate
+rollingUpdate: {maxSurge: 1, maxUnavailable: 0}
 {{- end -}}
 {{- end -}}
-{{- $hasClaim := or .Values.storage.create .Values.storage.existingClaim -}}
-{{- $isLocal := or (eq .Values.model.name "demo") (hasPrefix "/" .Values.model.name) -}}
-{{- if not (or $isLocal $hasClaim .Values.storage.ephemeral) -}}
-{{- fail (printf "model.name %s is fetched from a hub and there is no claim to keep it: set storage.create or storage.existingClaim, or storage.ephemeral=true and a tmpSize that holds it" .Values.model.name) -}}
+
+{{- /* The limit of CPUs, rounded down, at most 16: what mambad makes of the cgroup where it can read it. */ -}}
+{{- define "mambad.threads" -}}
+{{- $cpu := toString (default "" (get (default dict .Values.resources.limits) "cpu")) -}}
+{{- if hasSuffix "m" $cpu -}}
+{{- max 1 (min 16 (div (int (trimSuffix "m" $cpu)) 1000)) -}}
+{{- else if $cpu -}}
+{{- max 1 (min 16 (int (floor (float64 $cpu)))) -}}
 {{- end -}}
-{{- $isOnePod := and (le (int .Values.replicaCount) 1) (not .Values.hpa.enabled) (not .Values.keda.enabled) -}}
-{{- if and .Values.storage.create (not (has "ReadWriteMany" .Values.storage.accessModes)) (not $isOnePod) -}}
-{{- fail "storage.create with more than one replica needs storage.accessModes=[ReadWriteMany]: others can't be attached on a second node" -}}
 {{- end -}}
-{{- if and .Values.storage.create .Values.storage.existingClaim -}}
-{{- fail "storage.create and storage.existingClaim exclude each other" -}}
+
+{{- define "mambad.env" -}}
+{{- $given := list -}}
+{{- range .Values.env -}}
+{{- $given = append $given .name -}}
 {{- end -}}
-{{- if and .Values.inferencePool.enabled (not .Values.inferencePool.endpointPicker.name) -}}
-{{- fail "inferencePool.endpointPicker.name is empty: name the Service of the endpoint picker" -}}
-{{- end -}}
-{{- if and .Values.pdb.enabled (eq (toString .Values.pdb.minAvailable) "") (eq (toString .Values.pdb.maxUnavailable) "") -}}
-{{- fail "pdb.enabled needs pdb.minAvailable or pdb.maxUnavailable" -}}
-{{- end -}}
+{{- if ne (toString .Values.threads) "" }}
+- {name: MAMBAD_THREADS, value: {{ include "mambad.plain" .Values.threads | quote }}}
+{{- else if and (include "mambad.threads" .) (not (has "OMP_NUM_THREADS" $given)) (not (has "MAMBAD_THREADS" $given)) }}
+- {name: OMP_NUM_THREADS, value: {{ include "mambad.threads" . | quote }}}
+{{- end }}
+{{- if .Values.hfToken.existingSecret }}
+- name: HF_TOKEN
+  valueFrom:
+    secretKeyRef: {name: {{ .Values.hfToken.existingSecret }}, key: {{ .Values.hfToken.key }}}
+{{- end }}
+{{- with .Values.env }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- /* What `mambad` is called with. */ -}}
@@ -105,15 +127,15 @@ labels:
 - {{ $model.name | quote }}
 - --host=0.0.0.0
 - --port=8000
-- --drain-grace={{ .Values.drain.graceSeconds }}
-- --shutdown-timeout={{ .Values.drain.shutdownSeconds }}
+- --drain-grace={{ include "mambad.plain" .Values.drain.graceSeconds }}
+- --shutdown-timeout={{ include "mambad.plain" .Values.drain.shutdownSeconds }}
 - --log-format=json
 {{- range $flag, $value := dict "served-model-name" $model.servedName "revision" $model.revision "dtype" $model.dtype "quantization" $model.quantization "mamba-ssm-cache-dtype" $model.stateDtype "max-model-len" $model.maxModelLen "max-num-seqs" $model.maxNumSeqs "num-state-slots" $model.numStateSlots "kv-cache-memory-bytes" $model.kvCacheMemory "device" $model.device }}
 {{- if ne (toString $value) "" }}
-- {{ printf "--%s=%v" $flag $value | quote }}
+- {{ printf "--%s=%s" $flag (include "mambad.plain" $value) | quote }}
 {{- end }}
 {{- end }}
-{{- if .Values.apiKey.existingSecret }}
+{{- if include "mambad.keySecret" . }}
 - --api-key-file=/etc/mambad/api-key/keys
 {{- end }}
 {{- if .Values.adminApiKey.existingSecret }}
