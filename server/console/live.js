@@ -18,6 +18,7 @@ export class Live {
     this.maps = new Map();
     this.isSeen = false;
     this.isAsking = false;
+    this.isLocked = false; // refused: not asked for again before there is another key
     this.numEntries = 0;
     this.trends = {
       rate: new Sparkline(byId('rate-line'), byId('rate-peak'), count),
@@ -27,7 +28,7 @@ export class Live {
     byId('admin').addEventListener('submit', event => {
       event.preventDefault();
       storeKey('admin', byId('admin-key').value.trim());
-      this.refresh();
+      this.tryAgain();
     });
     this.loop();
   }
@@ -40,12 +41,18 @@ export class Live {
     }
   }
 
+  // With another key.
+  tryAgain() {
+    this.isLocked = false;
+    if (this.isSeen) this.refresh();
+  }
+
   async refresh() {
     if (this.isAsking) return;
     this.isAsking = true;
     try {
       await this.refreshFigures();
-      await this.refreshMap();
+      if (!this.isLocked) await this.refreshMap();
       byId('live-error').hidden = true;
     } catch (problem) {
       set(byId('live-error'), explain(problem));
@@ -73,6 +80,8 @@ export class Live {
   askForKey(problem) {
     for (const map of this.maps.values()) map.node.remove();
     this.maps.clear();
+    this.isLocked = true;
+    this.numEntries = 0;
     const isKeyOfUse = problem.status === 401;
     byId('admin').hidden = false;
     byId('admin-entry').hidden = !isKeyOfUse;

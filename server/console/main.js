@@ -7,9 +7,11 @@ import { byId, set } from './text.js';
 
 const VIEWS = ['play', 'live'];
 const HEALTH_INTERVAL_MS = 2000;
+const LOCKED = 'a key is needed';
 const playground = new Playground();
 const live = new Live();
 let hasModels = false;
+let isLocked = false; // refused: not asked for again before there is another key
 
 function isDark() {
   const { theme } = document.documentElement.dataset;
@@ -69,10 +71,10 @@ function setUpKey() {
 
 function takeKey() {
   storeKey('api', byId('key').value.trim());
-  hasModels = false;
+  hasModels = isLocked = false;
   playground.showCurl();
   look();
-  if (live.isSeen) live.refresh();
+  live.tryAgain();
 }
 
 function showStatus(text, kind) {
@@ -86,19 +88,25 @@ function askForKey(isAsked) {
   byId('key').setAttribute('aria-invalid', String(isAsked && storedKey('api') !== ''));
 }
 
+async function greet() {
+  if (!hasModels) await playground.loadModels();
+  hasModels = true;
+  askForKey(false);
+  showStatus('ready', 'good');
+}
+
 async function look() {
   try {
     const { isReady, reason } = await health();
-    if (isReady && !hasModels) {
-      await playground.loadModels();
-      hasModels = true;
-    }
-    askForKey(false);
-    showStatus(isReady ? 'ready' : reason.replaceAll('_', ' '), isReady ? 'good' : 'bad');
+    if (!isReady) hasModels = false; // it may serve others afterwards
+    if (!isReady) showStatus(reason.replaceAll('_', ' '), 'bad');
+    else if (isLocked) showStatus(LOCKED, 'bad');
+    else await greet();
   } catch (problem) {
-    const isLocked = problem instanceof ApiError && problem.status === 401;
+    hasModels = false;
+    isLocked = problem instanceof ApiError && problem.status === 401;
     askForKey(isLocked);
-    showStatus(isLocked ? 'a key is needed' : problem instanceof ApiError ? problem.message : 'not reachable', 'bad');
+    showStatus(isLocked ? LOCKED : problem instanceof ApiError ? problem.message : 'not reachable', 'bad');
   }
 }
 

@@ -363,6 +363,9 @@ def test_keys_are_asked_for_kept_for_the_session_and_used_below_a_root_path(brow
         page.locator("#admin-key").fill("three")
         page.locator("#admin-key").press("Enter")
         expect(page.locator("#admin-says")).to_contain_text("not the administrator")
+        num_asked = sum("/state" in url for url in asked)
+        page.wait_for_timeout(2200)
+        assert sum("/state" in url for url in asked) == num_asked  # refused once, not once a second
         page.locator("#admin-key").fill("two")
         page.locator("#admin-key").press("Enter")
         expect(page.locator(".map .cell.free").first).to_be_visible()
