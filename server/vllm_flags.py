@@ -15,6 +15,7 @@ SWITCHES = frozenset((
     "--disable-log-requests",
     "--disable-log-stats",
     "--disable-uvicorn-access-log",
+    "--enable-auto-tool-choice",
     "--enable-chunked-prefill",
     "--enable-log-requests",
     "--enable-mamba-cache-stochastic-rounding",
