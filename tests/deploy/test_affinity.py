@@ -98,8 +98,9 @@ class Context:
 
     target_num_replicas = 2
 
-    def __init__(self, queued: float | None, **metrics: list[float]) -> None:
+    def __init__(self, queued: float | None, in_flight: float = 0, **metrics: list[float]) -> None:
         self.total_queued_requests = queued
+        self.total_num_requests = in_flight + (queued or 0)
         self.aggregated_metrics = {name: dict(enumerate(values)) for name, values in metrics.items()}
 
 
@@ -113,6 +114,8 @@ class Context:
         (Context(0, running=[7], waiting=[0], slots=[8]), 2),
         (Context(3, running=[8, 2], waiting=[5, 0], slots=[8, 8]), 3),
         (Context(None, running=[8], waiting=[52], slots=[8]), 10),
+        (Context(0, 7, running=[1], waiting=[0], slots=[8]), 2),
+        (Context(3, 12, running=[8], waiting=[4], slots=[8]), 3),
     ],
 )
 def test_replicas_follow_slots_and_queue(context: Context, wanted: int) -> None:

@@ -27,11 +27,14 @@ def by_slots(context: Any) -> tuple[int, dict[str, Any]]:
     """Ray Serve's policy: `context` is its AutoscalingContext. Bounds and delays are applied by Serve.
 
     A replica that has not recorded anything yet adds no load. Until one has, the number stays as it is. What
-    waits at the routers is in no engine yet, and counts too.
+    waits at the routers is in no engine yet, and counts too. A request with several choices counts once a slot;
+    one whose stream is still on its way to the client counts after it has left its slot, so that replicas also
+    come where streaming, not the engine, is what takes long.
     """
     metrics = context.aggregated_metrics or {}
     slots = max(metrics.get("slots", {}).values(), default=0.0)
     if slots <= 0:
         return context.target_num_replicas, {}
     engines = sum(sum(metrics.get(name, {}).values()) for name in ("running", "waiting"))
-    return wanted_replicas(engines + (context.total_queued_requests or 0.0), slots), {}
+    load = max(engines + (context.total_queued_requests or 0.0), context.total_num_requests)
+    return wanted_replicas(load, slots), {}
