@@ -10,6 +10,7 @@ DURATION_BOUNDS_S = (
     *(0.01, 0.025, 0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0),
     *(60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
 )
+STEP_TOKEN_BOUNDS = (1.0, 8.0, *(float(1 << power) for power in range(4, 15)))
 ROW_BOUNDS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 
 
@@ -46,4 +47,5 @@ class Counters:
     step_duration_s: dict[str, Buckets] = field(
         default_factory=lambda: {kind: Buckets(DURATION_BOUNDS_S) for kind in STEP_KINDS}
     )
+    step_tokens: Buckets = field(default_factory=lambda: Buckets(STEP_TOKEN_BOUNDS))
     batch_rows: Buckets = field(default_factory=lambda: Buckets(ROW_BOUNDS))

@@ -203,6 +203,8 @@ class Engine:
         counters.num_steps += 1
         counters.step_duration_s[batch.kind].observe(result.duration_s)
         counters.batch_rows.observe(len(result.rows))
+        if not batch.is_dummy:
+            counters.step_tokens.observe(batch.num_tokens)
         counters.graph_padding_rows += result.num_padding_rows
         if result.graph_rows:
             counters.graph_replays[result.graph_rows] = counters.graph_replays.get(result.graph_rows, 0) + 1

@@ -75,6 +75,11 @@ class Histogram(msgspec.Struct, frozen=True, array_like=True):
     counts: tuple[int, ...]
     sum: float
 
+    @classmethod
+    def empty(cls, bounds: tuple[float, ...]) -> "Histogram":
+        """Return one that has counted nothing."""
+        return cls(bounds, (0,) * (len(bounds) + 1), 0.0)
+
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """One consistent report: all gauges and counters of one engine, read between two steps.
@@ -109,6 +114,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     graph_replays: dict[int, int] = {}
     graph_padding_rows: int = 0
     step_duration_s: dict[str, Histogram] = {}
+    step_tokens: Histogram | None = None
     batch_rows: Histogram | None = None
     last_step_time_s: float = 0.0
     num_steps: int = 0

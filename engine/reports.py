@@ -64,6 +64,7 @@ class EngineReport:
             graph_replays=dict(counters.graph_replays),
             graph_padding_rows=counters.graph_padding_rows,
             step_duration_s={kind: buckets.snapshot() for kind, buckets in counters.step_duration_s.items()},
+            step_tokens=counters.step_tokens.snapshot(),
             batch_rows=counters.batch_rows.snapshot(),
             last_step_time_s=last_step_time_s,
             num_steps=counters.num_steps,

@@ -57,11 +57,11 @@ def _requests(stats: EngineStats, labels: Labels) -> Iterator[Metric]:
 
 
 def _steps(stats: EngineStats, labels: Labels) -> Iterator[Metric]:
-    none = _empty(DURATION_BOUNDS_S)
+    none = Histogram.empty(DURATION_BOUNDS_S)
     durations = {kind: stats.step_duration_s.get(kind, none) for kind in STEP_KINDS}
     text = "Time of one step, by what it computed."
     yield histograms("mambad_engine_step_duration_seconds", text, labels, "kind", durations)
-    rows = stats.batch_rows or _empty(ROW_BOUNDS)
+    rows = stats.batch_rows or Histogram.empty(ROW_BOUNDS)
     yield histogram("mambad_batch_rows", "Requests in one step.", labels, rows)
     replays = {str(num_rows): float(count) for num_rows, count in stats.graph_replays.items()}
     text = "Steps that replayed a captured graph, by its rows."
@@ -88,7 +88,3 @@ def _start_up(info: EngineInfo | None, labels: Labels) -> Iterator[Metric]:
 def _complete(values: Mapping[str, int], keys: tuple[str, ...]) -> dict[str, float]:
     """Return a value for every key, so that all series exist from the start."""
     return {key: float(values.get(key, 0)) for key in keys}
-
-
-def _empty(bounds: tuple[float, ...]) -> Histogram:
-    return Histogram(bounds, (0,) * (len(bounds) + 1), 0.0)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
+from mambad.engine.counters import STEP_TOKEN_BOUNDS
 from mambad.engine.messages import EngineInfo
 from mambad.engine.outputs import EngineStats, Histogram
 from mambad.server.metric_families import Labels, counter, counters, gauge, histogram
@@ -49,6 +50,9 @@ def vllm_families(
     }
     text = "mambad_requests_finished_total under vLLM's reasons."
     yield counters("vllm:request_success", text, labels, "finished_reason", finished)
+    text = "Tokens that one step computed."
+    tokens = stats.step_tokens or Histogram.empty(STEP_TOKEN_BOUNDS)
+    yield histogram("vllm:iteration_tokens_total", text, labels, tokens)
     for key, name in HISTOGRAMS.items():
         yield histogram(f"vllm:{name}", f"mambad's {key}.", labels, timings[key])
     if info is not None:

@@ -25,6 +25,8 @@ VLLM_QUERIES = (
     "histogram_quantile(0.95, sum by (le) (rate(vllm:inter_token_latency_seconds_bucket[1m])))",
     "sum(rate(vllm:prompt_tokens_total[1m]))",
     "sum(rate(vllm:generation_tokens_total[1m]))",
+    "sum(rate(vllm:iteration_tokens_total_count[1m]))",
+    "sum(rate(vllm:iteration_tokens_total_sum[1m]))",
     "sum(vllm:num_requests_running)",
     "sum(vllm:num_requests_waiting)",
     "avg(vllm:kv_cache_usage_perc)",

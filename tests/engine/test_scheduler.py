@@ -199,6 +199,22 @@ def test_zero_max_tokens_scores_the_prompt_and_generates_nothing() -> None:
     assert toy.counters.prompt_tokens == len(PROMPT)
 
 
+@pytest.mark.parametrize("runs_ahead", [False, True])
+def test_steps_count_every_token_that_they_compute(runs_ahead: bool) -> None:
+    toy = ToyEngine(num_slots=2, runs_ahead=runs_ahead, max_num_batched_tokens=64)
+    for name in "abc":
+        toy.submit(name, PROMPT * 4, max_tokens=10, ignore_eos=True)
+    toy.run()
+    toy.engine.dummy_step(2)
+    step_tokens = toy.engine.stats().step_tokens
+    assert step_tokens is not None
+    computed = 3 * (4 * len(PROMPT) + 9)
+    assert computed <= step_tokens.sum <= computed + 3, "at most one token a request is computed past its end"
+    assert sum(step_tokens.counts[:2]) > 0, "decodes of up to 8 rows"
+    assert sum(step_tokens.counts[3:5]) > 0, "prompts of 32"
+    assert sum(step_tokens.counts[5:]) == 0, "more than the budget of 64"
+
+
 def test_counters_add_up_over_preemption_and_early_finish() -> None:
     toy = ToyEngine(num_slots=2, num_blocks=10, max_model_len=40)
     toy.submit("a", [1] * 4, max_tokens=30, ignore_eos=True)

@@ -69,6 +69,7 @@ COMPATIBLE = [
     "vllm:request_decode_time_seconds_count",
     "vllm:request_prompt_tokens_count",
     "vllm:request_generation_tokens_count",
+    "vllm:iteration_tokens_total_count",
     "vllm:cache_config_info",
 ]
 

@@ -27,9 +27,9 @@ def by_slots(context: Any) -> tuple[int, dict[str, Any]]:
     """Ray Serve's policy: `context` is its AutoscalingContext. Bounds and delays are applied by Serve.
 
     A replica that has not recorded anything yet adds no load. Until one has, the number stays as it is. What
-    waits at the routers is in no engine yet, and counts too. A request with several choices counts once a slot;
-    one whose stream is still on its way to the client counts after it has left its slot, so that replicas also
-    come where streaming, not the engine, is what takes long.
+    waits at the routers is in no engine yet, and counts too. A request with several choices counts once for
+    each slot; one whose stream is still on its way to the client counts after it has left its slot, so that
+    replicas also come where streaming, not the engine, is what takes long.
     """
     metrics = context.aggregated_metrics or {}
     slots = max(metrics.get("slots", {}).values(), default=0.0)
