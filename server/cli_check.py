@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from mambad.engine.logs import set_up_logging
 from mambad.server.cli import COMMANDS
+from mambad.server.cli_output import log_warnings
 from mambad.server.cli_parser import parse_settings
 from mambad.server.config import FLAGS, MEMORY, MODEL
 from mambad.server.config_parts import engine_config
@@ -30,6 +31,7 @@ def run(words: Sequence[str]) -> int:
     loaded = load_config(arguments, os.environ, file)
     settings = loaded.config
     set_up_logging(settings.log_level, settings.log_format)
+    log_warnings(loaded)
     source = find_model(settings, tuple(COMMANDS))
     # Takes a second: torch.
     from mambad.engine.build import plan_engine

@@ -25,10 +25,15 @@ LOG_INTERVAL_S = 5.0
 _BAR = "{desc:<32.32} {percentage:3.0f}% |{bar:24}| {elapsed}"
 
 
-def log_configuration(loaded: LoadedConfig) -> None:
-    """Log what the sources warn of, and the effective configuration once."""
+def log_warnings(loaded: LoadedConfig) -> None:
+    """Log what is odd about where the settings come from."""
     for warning in loaded.warnings:
         logger.warning(warning)
+
+
+def log_configuration(loaded: LoadedConfig) -> None:
+    """Log what the sources warn of, and the effective configuration once."""
+    log_warnings(loaded)
     logger.info("settings: %s", loaded.describe(only_changed=True) or "all at their defaults")
     logger.debug("all settings: %s", loaded.describe(only_changed=False))
 

@@ -1,5 +1,6 @@
 """`mambad check` on what can't be served: exit code 2 and one line that helps."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,10 +11,10 @@ from safetensors.torch import load_file, save_file
 from toy_models import copy_of, edit_json
 
 
-def check(model: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "mambad", "check", str(model)], capture_output=True, text=True, timeout=60
-    )
+def check(model: Path, *flags: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mambad", "check", str(model), *flags]
+    environment = {**os.environ, **variables}
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
 
 
 def no_model(folder: Path) -> str:
@@ -90,6 +91,15 @@ def test_a_model_that_can_be_served_is_described(tmp_path: Path) -> None:
     assert done.returncode == 0
     for word in ("granitemoehybrid", "slots", "blocks", "kernels", "float32"):
         assert word in done.stdout
+
+
+def test_settings_that_mean_nothing_are_named(tmp_path: Path) -> None:
+    done = check(copy_of("mamba", tmp_path / "model"), "--enable-auto-tool-choice", MAMBAD_MAX_NUM_SEQ="3")
+    assert done.returncode == 0
+    warnings = [line for line in done.stderr.splitlines() if "WARNING" in line]
+    assert len(warnings) == 2
+    assert "did you mean MAMBAD_MAX_NUM_SEQS?" in warnings[0]
+    assert "--enable-auto-tool-choice" in warnings[1]
 
 
 def test_weights_are_not_read_into_memory(tmp_path: Path) -> None:
