@@ -40,6 +40,29 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "new claim": OPEN | {"storage": {"create": True, "storageClassName": "fast"}},
     "writable claim": OPEN | {"storage": {"existingClaim": "models", "readOnly": False}},
     "digest": OPEN | {"image": {"digest": "sha256:" + "0" * 64}},
+    "a claim that is there": OPEN | {"storage": {"create": True, "storageClassName": "-"}},
+    "names like numbers": {
+        "fullnameOverride": "e12",
+        "apiKey": {"existingSecret": "123", "key": "1"},
+        "hfToken": {"existingSecret": "1e3"},
+        "storage": {"existingClaim": "7"},
+    },
+    "version's image": OPEN | {"image": {"tag": ""}},
+    "six": OPEN | {"host": "::"},
+    "less asked for": OPEN | {"resources": {"requests": {"cpu": "500m"}, "limits": {"memory": "1Gi"}}},
+    "nulls": OPEN
+    | {
+        "model": {"dtype": None, "maxModelLen": None},
+        "threads": None,
+        "terminationGracePeriodSeconds": None,
+        "resources": {"limits": {"memory": None}, "requests": None},
+        "pdb": {"enabled": True, "minAvailable": None},
+        "podLabels": None,
+        "strategy": None,
+    },
+    "no resources": OPEN | {"resources": None},
+    "an open protection": OPEN
+    | {"podMonitor": {"enabled": True}, "env": [{"name": "MAMBAD_PROTECT_METRICS", "value": "off"}]},
     "pdb": OPEN | {"pdb": {"enabled": True, "minAvailable": 1}},
     "hpa": OPEN | {"hpa": {"enabled": True}},
     "keda": OPEN | {"keda": {"enabled": True}},
@@ -119,11 +142,27 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "storage.readOnly=false",
     ),
     "a claim of one node for two": (OPEN | {"replicaCount": 2, "storage": {"create": True}}, "ReadWriteMany"),
+    "a second pod on a claim of one node": (
+        OPEN | {"storage": {"create": True}, "strategy": {"type": "RollingUpdate"}},
+        "rollingUpdate.maxSurge=0 or",
+    ),
     "two claims": (OPEN | {"storage": {"create": True, "existingClaim": "x"}}, "exclude each other"),
     "a drain of one's own": (OPEN | {"extraArgs": ["--shutdown-timeout=600"]}, "which other values decide"),
     "a drain in the environment": (
         OPEN | {"env": [{"name": "MAMBAD_DRAIN_GRACE", "value": "9"}]},
-        "env holds MAMBAD_DRAIN_GRACE, which other values decide",
+        "env holds MAMBAD_DRAIN_GRACE, and other values decide about --drain-grace",
+    ),
+    "a flag of the chart's in the environment": (
+        OPEN | {"model": {"dtype": "bfloat16"}, "env": [{"name": "MAMBAD_DTYPE", "value": "float32"}]},
+        "env holds MAMBAD_DTYPE, and other values decide about --dtype",
+    ),
+    "a log format in the environment": (
+        OPEN | {"env": [{"name": "MAMBAD_LOG_FORMAT", "value": "text"}]},
+        "decide about --log-format",
+    ),
+    "threads twice": (
+        OPEN | {"threads": 3, "env": [{"name": "MAMBAD_THREADS", "value": "4"}]},
+        "decide about --threads",
     ),
     "a key for all to see": (OPEN | {"extraArgs": ["--api_key", "x"]}, "which other values decide"),
     "a second model": (OPEN | {"extraArgs": ["--model", "x"]}, "which other values decide"),
@@ -137,6 +176,18 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "networkPolicy.from instead",
     ),
     "a picker that sees nothing": (OPEN | POOL | {"extraArgs": ["--metrics-compat=none"]}, "set podLabels"),
+    "a picker that sees nothing for a variable": (
+        OPEN | POOL | {"env": [{"name": "MAMBAD_METRICS_COMPAT", "value": "none"}]},
+        "set podLabels",
+    ),
+    "rules that see nothing": (
+        OPEN | {"podMonitor": {"enabled": True, "interval": "1m"}, "prometheusRule": {"enabled": True}},
+        "every 20s or oftener",
+    ),
+    "a scrape longer than its interval": (
+        OPEN | {"serviceMonitor": {"enabled": True, "interval": "5s"}},
+        "scrapeTimeout is 10s and interval 5s",
+    ),
     "two monitors": (
         OPEN | {"serviceMonitor": {"enabled": True}, "podMonitor": {"enabled": True}},
         "scraped twice",
@@ -146,6 +197,15 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a scaler to nothing": (OPEN | {"keda": {"enabled": True, "minReplicas": 0}}, "/keda/minReplicas"),
     "no picker": (OPEN | {"inferencePool": {"enabled": True}}, "endpointPicker.name is empty"),
     "no budget": (OPEN | {"pdb": {"enabled": True, "maxUnavailable": ""}}, "pdb.minAvailable or"),
+    "no budget but null": (OPEN | {"pdb": {"enabled": True, "maxUnavailable": None}}, "pdb.minAvailable or"),
+    "a label of the chart's": (
+        OPEN | {"podLabels": {"app.kubernetes.io/name": "x"}},
+        "podLabels holds app.kubernetes.io/name",
+    ),
+    "no name": (OPEN | {"fullnameOverride": "My_Name"}, "/fullnameOverride"),
+    "a number in the environment": (OPEN | {"env": [{"name": "X", "value": 5}]}, "/env/0/value"),
+    "no drain": (OPEN | {"drain": None}, "'drain'"),
+    "no probe": (OPEN | {"probes": {"startup": None}}, "'startup'"),
     "a rolling Recreate": (
         OPEN | {"strategy": {"type": "Recreate", "rollingUpdate": {"maxSurge": 1}}},
         "has no place beside",

@@ -91,7 +91,7 @@ def test_what_cannot_work_is_refused_with_a_reason(name: str) -> None:
 def test_mambad_takes_the_arguments_and_the_environment(name: str) -> None:
     loaded = chart_cases.settings_of(container(CASES[name]))
     assert loaded.warnings == ()
-    assert (loaded.config.host, loaded.config.port) == ("0.0.0.0", 8000)
+    assert (loaded.config.host, loaded.config.port) == (CASES[name].get("host", "0.0.0.0"), 8000)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -109,7 +109,7 @@ def test_large_numbers_stay_numbers() -> None:
 def test_a_pod_has_the_time_that_its_drain_needs(name: str) -> None:
     given = chart_cases.pod_of(objects(CASES[name]))["terminationGracePeriodSeconds"]
     needed = chart_cases.grace_needed(container(CASES[name]))
-    assert given == max(needed, CASES[name].get("terminationGracePeriodSeconds", 0))
+    assert given == max(needed, CASES[name].get("terminationGracePeriodSeconds") or 0)
 
 
 @pytest.mark.parametrize("phase", ["loading", "ready", "draining", "dead"])
@@ -178,6 +178,64 @@ def test_keys_come_as_files_and_never_as_arguments_or_variables(keys: dict[str, 
 def test_threads_follow_the_limit_of_processors(limit: object, threads: str | None) -> None:
     env = container(OPEN | {"resources": {"limits": {"cpu": limit}}}).get("env", [])
     assert env == ([{"name": "OMP_NUM_THREADS", "value": threads}] if threads else [])
+
+
+def test_a_pod_asks_for_what_it_may_use() -> None:
+    def resources(values: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = container(OPEN | {"resources": values})["resources"]
+        return found
+
+    both = {"cpu": "2", "memory": "4Gi"}
+    assert resources({}) == {"limits": both, "requests": both}
+    assert resources({"limits": {"cpu": 1}})["requests"] == {"cpu": 1, "memory": "4Gi"}
+    assert resources({"requests": {"cpu": "1"}})["requests"] == {"cpu": "1", "memory": "4Gi"}
+    assert resources({"limits": {"nvidia.com/gpu": 1}})["requests"] == both
+
+
+def test_an_update_may_take_as_long_as_loading_and_draining_do() -> None:
+    spec = one(OPEN, "Deployment")["spec"]
+    assert (
+        spec["progressDeadlineSeconds"] > 240 * 5 + spec["template"]["spec"]["terminationGracePeriodSeconds"]
+    )
+
+
+def test_a_claim_to_read_is_attached_to_read() -> None:
+    def claim(values: dict[str, Any]) -> dict[str, Any]:
+        volumes = chart_cases.pod_of(objects(values))["volumes"]
+        (found,) = (each["persistentVolumeClaim"] for each in volumes if each["name"] == "models")
+        return dict(found)
+
+    assert claim(SWITCHES["claim"]) == {"claimName": "models", "readOnly": True}
+    assert claim(SWITCHES["writable claim"]) == {"claimName": "models", "readOnly": False}
+    assert claim(SWITCHES["new claim"]) == {"claimName": "demo-mambad", "readOnly": False}
+
+
+def test_an_empty_storage_class_and_none_are_two_things() -> None:
+    assert one(SWITCHES["a claim that is there"], "PersistentVolumeClaim")["spec"]["storageClassName"] == ""
+    assert (
+        "storageClassName" not in one(OPEN | {"storage": {"create": True}}, "PersistentVolumeClaim")["spec"]
+    )
+
+
+@pytest.mark.parametrize("release", ["123", "gpt.v1"])
+def test_a_release_whose_name_no_service_can_have_is_told_so(release: str) -> None:
+    with pytest.raises(helm_python.HelmError, match="set fullnameOverride"):
+        render(OPEN, release)
+    named = one(OPEN | {"fullnameOverride": "gpt"}, "Deployment", release)
+    assert named["metadata"]["labels"]["app.kubernetes.io/instance"] == release
+
+
+def test_nulls_mean_what_empty_values_mean() -> None:
+    nulls, plain = container(SWITCHES["nulls"]), container(OPEN)
+    assert nulls["args"] == plain["args"]
+    assert nulls["env"] == plain["env"]
+
+
+def test_rules_are_the_original_ones_but_for_a_drain_that_kubernetes_ends() -> None:
+    original = yaml.safe_load((CHART / "files/mambad-rules.yaml").read_text())["groups"]
+    for group in original:
+        group["rules"] = [rule for rule in group["rules"] if rule.get("alert") != "MambadDrainStuck"]
+    assert one(SWITCHES["rules"], "PrometheusRule")["spec"]["groups"] == original
 
 
 def test_threads_that_are_named_win() -> None:

@@ -8,15 +8,29 @@ yes
 {{- end -}}
 
 {{- define "mambad.check" -}}
+{{- include "mambad.checkNames" . -}}
 {{- include "mambad.checkKeys" . -}}
 {{- include "mambad.checkFlags" . -}}
 {{- include "mambad.checkStorage" . -}}
 {{- include "mambad.checkScaling" . -}}
+{{- include "mambad.checkMonitoring" . -}}
 {{- if and .Values.inferencePool.enabled (not .Values.inferencePool.endpointPicker.name) -}}
 {{- fail "inferencePool.endpointPicker.name is empty: name the Service of the endpoint picker" -}}
 {{- end -}}
 {{- if and .Values.strategy (eq (toString (get .Values.strategy "type")) "Recreate") (get .Values.strategy "rollingUpdate") -}}
 {{- fail "strategy.rollingUpdate has no place beside strategy.type=Recreate: leave it out" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "mambad.checkNames" -}}
+{{- $name := include "mambad.fullname" . -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) -}}
+{{- fail (printf "%s is no name for a Service (lower-case letters, digits and hyphens, a letter first): set fullnameOverride" $name) -}}
+{{- end -}}
+{{- range $label, $_ := include "mambad.labels" . | fromYaml -}}
+{{- if hasKey (default dict $.Values.podLabels) $label -}}
+{{- fail (printf "podLabels holds %s, which the chart sets: choose another label" $label) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 
@@ -37,15 +51,29 @@ yes
 {{- /* extraArgs, and variables that mean a flag: the chart's own flags would win over those unseen. */ -}}
 {{- define "mambad.checkFlags" -}}
 {{- $flags := dict -}}
+{{- $own := list -}}
+{{- range include "mambad.args" . | fromYamlArray -}}
+{{- $own = append $own (first (splitList "=" .)) -}}
+{{- end -}}
+{{- if include "mambad.isGiven" .Values.threads -}}
+{{- $own = append $own "--threads" -}}
+{{- end -}}
+{{- $texts := list -}}
 {{- range .Values.env -}}
 {{- if hasPrefix "MAMBAD_" .name -}}
-{{- $_ := set $flags (printf "--%s" (trimPrefix "MAMBAD_" .name | lower | replace "_" "-")) (printf "env holds %s" .name) -}}
+{{- $flag := printf "--%s" (trimPrefix "MAMBAD_" .name | lower | replace "_" "-") -}}
+{{- if has $flag $own -}}
+{{- fail (printf "env holds %s, and other values decide about %s: leave it out" .name $flag) -}}
+{{- end -}}
+{{- $_ := set $flags $flag (printf "env holds %s" .name) -}}
+{{- $texts = append $texts (printf "%s=%s" $flag (default "" .value)) -}}
 {{- end -}}
 {{- if and (eq .name "HF_TOKEN") $.Values.hfToken.existingSecret -}}
 {{- fail "env holds HF_TOKEN, which hfToken.existingSecret sets: keep one" -}}
 {{- end -}}
 {{- end -}}
 {{- range .Values.extraArgs -}}
+{{- $texts = append $texts . -}}
 {{- if hasPrefix "-" . -}}
 {{- $_ := set $flags (first (splitList "=" .) | replace "_" "-") (printf "extraArgs holds %s" .) -}}
 {{- end -}}
@@ -59,10 +87,11 @@ yes
 {{- end -}}
 {{- end -}}
 {{- $isScraped := or .Values.serviceMonitor.enabled .Values.podMonitor.enabled .Values.inferencePool.enabled -}}
-{{- if and (hasKey $flags "--protect-metrics") $isScraped -}}
+{{- $isProtected := and (hasKey $flags "--protect-metrics") (not (regexMatch "--protect[-_]metrics=(0|false|no|off)( |$)" (join " " $texts | lower))) -}}
+{{- if and $isProtected $isScraped -}}
 {{- fail "--protect-metrics asks for a key at /metrics, which serviceMonitor, podMonitor and inferencePool read without one: use networkPolicy.from instead" -}}
 {{- end -}}
-{{- $isNative := regexMatch "--metrics[-_]compat[= ]none" (join " " .Values.extraArgs) -}}
+{{- $isNative := regexMatch "--metrics[-_]compat[= ]none" (join " " $texts) -}}
 {{- if and $isNative .Values.inferencePool.enabled (ne (toString (get .Values.podLabels "llm-d.ai/engine-type")) "mambad") -}}
 {{- fail "--metrics-compat none hides the series that a picker reads from its engine vllm: set podLabels to llm-d.ai/engine-type: mambad" -}}
 {{- end -}}
@@ -78,7 +107,12 @@ yes
 {{- fail (printf "model.name %s is fetched from a hub and there is no claim to keep it: set storage.create, or storage.existingClaim and storage.readOnly=false, or storage.ephemeral=true and a tmpSize that holds it" .Values.model.name) -}}
 {{- end -}}
 {{- $isOnePod := and (le (int .Values.replicaCount) 1) (not .Values.hpa.enabled) (not .Values.keda.enabled) -}}
-{{- if and $storage.create (not (has "ReadWriteMany" $storage.accessModes)) (not $isOnePod) -}}
+{{- $isOneNode := and $storage.create (not (has "ReadWriteMany" $storage.accessModes)) -}}
+{{- $rolling := default dict .Values.strategy -}}
+{{- if and $isOneNode (eq (toString $rolling.type) "RollingUpdate") (ne (toString (default dict $rolling.rollingUpdate).maxSurge) "0") -}}
+{{- fail "strategy.type=RollingUpdate with storage.create needs rollingUpdate.maxSurge=0 or storage.accessModes=[ReadWriteMany]: the new pod could not attach the claim on a second node" -}}
+{{- end -}}
+{{- if and $isOneNode (not $isOnePod) -}}
 {{- fail "storage.create with more than one replica needs storage.accessModes=[ReadWriteMany]: others can't be attached on a second node" -}}
 {{- end -}}
 {{- end -}}
@@ -93,10 +127,23 @@ yes
 {{- fail (printf "%s.minReplicas is %v and maxReplicas %v: raise the latter" $name $scaler.minReplicas $scaler.maxReplicas) -}}
 {{- end -}}
 {{- end -}}
+{{- if and .Values.pdb.enabled (not (include "mambad.isGiven" .Values.pdb.minAvailable)) (not (include "mambad.isGiven" .Values.pdb.maxUnavailable)) -}}
+{{- fail "pdb.enabled needs pdb.minAvailable or pdb.maxUnavailable" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "mambad.checkMonitoring" -}}
 {{- if and .Values.serviceMonitor.enabled .Values.podMonitor.enabled -}}
 {{- fail "serviceMonitor.enabled and podMonitor.enabled exclude each other: every series would be scraped twice" -}}
 {{- end -}}
-{{- if and .Values.pdb.enabled (eq (toString .Values.pdb.minAvailable) "") (eq (toString .Values.pdb.maxUnavailable) "") -}}
-{{- fail "pdb.enabled needs pdb.minAvailable or pdb.maxUnavailable" -}}
+{{- range $name := list "serviceMonitor" "podMonitor" -}}
+{{- $monitor := get $.Values $name -}}
+{{- $interval := int (include "mambad.seconds" $monitor.interval) -}}
+{{- if and $monitor.enabled (gt (int (include "mambad.seconds" $monitor.scrapeTimeout)) $interval) -}}
+{{- fail (printf "%s.scrapeTimeout is %s and interval %s: shorten the former" $name $monitor.scrapeTimeout $monitor.interval) -}}
+{{- end -}}
+{{- if and $monitor.enabled $.Values.prometheusRule.enabled (gt $interval 20) -}}
+{{- fail (printf "%s.interval is %s, and prometheusRule sees an engine that stands still only with scrapes every 20s or oftener" $name $monitor.interval) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
