@@ -39,7 +39,9 @@ _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\
 _NEEDS_QUOTES = re.compile(r'[\s"=\\]|^$')
 
 _SECRETS = (
-    (re.compile(r"(\b\w+://)[^/@\s]+@"), r"\1***@"),
+    # To the last @ before the path: a password may hold one.
+    (re.compile(r"(\b\w+://)[^/?#\s]*@"), r"\1***@"),
+    (re.compile(r"(?<![\w/.%+-])[\w.%+-]{1,64}:[^\s@/:'\"]{1,256}@(?=[\w.-])"), "***@"),
     (
         re.compile(r"(?i)\b((?:proxy-)?authorization['\"]?\s*[:=]\s*['\"]?)(?:\w+\s+)?[^\s,;'\"]+"),
         r"\1***",
@@ -49,9 +51,16 @@ _SECRETS = (
         re.compile(r"(?i)([?&](?:[\w-]*(?:key|token|secret|password|signature|credential)|sig)=)[^&\s'\"]+"),
         r"\1***",
     ),
+    (
+        re.compile(
+            r"(?i)(api[-_]?key|(?:hf|auth|access|refresh)[-_]token|password|client[-_]secret)"
+            r"(['\"]?\s{0,8}[:=]\s{0,8}['\"]?)[^\s,;&'\"]+"
+        ),
+        r"\1\2***",
+    ),
     (re.compile(r"\b(sk-|hf_)[\w-]{8,}"), r"\1***"),
 )
-"""What a credential looks like: in a URL, a header, a query, or by its beginning."""
+"""What a credential looks like: in a URL, a header, a query, behind its name, or by its beginning."""
 
 
 class TextFormatter(logging.Formatter):

@@ -72,7 +72,7 @@ class AccessLog:
         route = None if self._tracer is None else traced_route(scope)
         if self._tracer is not None and route is not None:
             record.span = self._tracer.begin(route, headers)
-            record.trace_id = record.span.trace_id
+            record.trace_id = record.span.trace_id or record.trace_id
         scope.setdefault("state", {})[KEY] = record
         CURRENT.set(record)
         return record

@@ -13,9 +13,12 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from mambad.engine.cgroup import allowed_threads
+from mambad.engine.logs import redact
 from mambad.server.cli_parser import Parser
 from mambad.server.cli_version import run as show_version
 from mambad.server.config import FLAGS
+from mambad.server.config_sources import OTHER_VARIABLES
+from mambad.server.flag import ENV_PREFIX
 
 CPU_FLAGS = ("avx2", "fma", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8")
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "LD_PRELOAD", "HF_HUB_OFFLINE", "CUDA_VISIBLE_DEVICES")
@@ -64,11 +67,11 @@ def _limits() -> Iterator[str]:
 
 
 def _environment() -> Iterator[str]:
-    secret = {flag.variable for flag in FLAGS if flag.is_secret}
+    shown = {*VARIABLES, *OTHER_VARIABLES, *(flag.variable for flag in FLAGS if not flag.is_secret)}
     for name, value in sorted(os.environ.items()):
-        if name in VARIABLES or (name.startswith("MAMBAD_") and name not in secret):
-            yield f"{name}={value.replace(str(Path.home()), '~')}"
-        elif name in secret:
+        if name in shown:
+            yield f"{name}={redact(value.replace(str(Path.home()), '~'))}"
+        elif name.startswith(ENV_PREFIX):  # a key, or a name misspelt: who knows of what
             yield f"{name}=***"
 
 

@@ -18,6 +18,8 @@ from mambad.server.metrics_requests import http_families, request_families
 from mambad.server.metrics_vllm import vllm_families
 
 OPEN_METRICS = "application/openmetrics-text"
+# Made once: it reads when the machine started, which seems to change when the clock is set.
+_PROCESS = ProcessCollector(registry=CollectorRegistry())
 
 
 def collect(context: AppContext, is_compatible: bool) -> list[Metric]:
@@ -40,7 +42,7 @@ def collect(context: AppContext, is_compatible: bool) -> list[Metric]:
         if is_compatible:
             _add(families, vllm_families(stats, info, timings, labels))
     _add(families, http_families(snapshot, engine.status.phase == "draining", context.version))
-    _add(families, ProcessCollector(registry=CollectorRegistry()).collect())
+    _add(families, _PROCESS.collect())
     return list(families.values())
 
 

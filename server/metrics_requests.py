@@ -9,6 +9,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from mambad.engine.outputs import Histogram
 from mambad.server.metric_families import Labels, counters, gauge, histogram
 from mambad.server.request_metrics import RequestSnapshot
+from mambad.server.request_record import CUT_OFF
 
 HISTOGRAMS = {
     "time_to_first_token_s": (
@@ -29,8 +30,9 @@ HISTOGRAMS = {
     "prompt_tokens": ("mambad_request_prompt_tokens", "Prompt tokens of a finished request."),
     "generation_tokens": ("mambad_request_generation_tokens", "Generated tokens of a finished request."),
 }
+ANSWER_ROUTES = ("/v1/completions", "/v1/chat/completions", "/v1/responses")
+ANSWER_CODES = (200, 400, 401, 404, 429, CUT_OFF, 500, 503)
 USUAL_ROUTES = (
-    ("/v1/completions", "POST"),
     ("/v1/models", "GET"),
     ("/v1/models/{model_id:path}", "GET"),
     ("/tokenize", "POST"),
@@ -49,7 +51,10 @@ def http_families(snapshot: RequestSnapshot, is_draining: bool, own_version: str
     rejected = {reason: float(count) for reason, count in snapshot.rejected.items()}
     text = "Requests refused before they ran, by reason."
     yield counters("mambad_requests_rejected", text, {}, "reason", rejected)
-    answers = {(route, method, 200): 0 for route, method in USUAL_ROUTES} | snapshot.http_requests
+    # There from the start, so that a rate sees the first of them.
+    answers = {(route, "POST", code): 0 for route in ANSWER_ROUTES for code in ANSWER_CODES}
+    answers |= {(route, method, 200): 0 for route, method in USUAL_ROUTES}
+    answers |= snapshot.http_requests
     requests = CounterMetricFamily(
         "mambad_http_requests",
         "Answers, by route, method and status; 499: the client had gone.",

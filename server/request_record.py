@@ -26,8 +26,8 @@ class Span(Protocol):
     """A request's span while it is open."""
 
     @property
-    def trace_id(self) -> str:
-        """Its trace's id, 32 hexadecimal digits."""
+    def trace_id(self) -> str | None:
+        """Its trace's id, 32 hexadecimal digits; None where spans are not really made."""
         ...
 
     def end(self, record: "RequestRecord") -> None:

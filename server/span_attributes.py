@@ -13,6 +13,7 @@ from mambad.server.request_record import CUT_OFF, Generation, RequestRecord
 
 Value = str | bool | int | float | Sequence[str]
 PROVIDER = "mambad"
+CANCELLED = "cancelled"
 DISCONNECT = "disconnect"
 MAX_TIMED_CHOICES = 40  # a span holds 128 events
 MAX_INT = 2**63 - 1
@@ -71,7 +72,9 @@ def error_type_of(record: RequestRecord) -> str | None:
 def is_fault(record: RequestRecord) -> bool:
     """Whether the server is to blame: that, and no mistake of the client's, makes a span an error."""
     failure = record.failure
-    return record.status >= 500 or (failure is not None and failure.status >= 500)
+    if failure is None:
+        return record.status >= 500
+    return failure.status >= 500 and failure.code != CANCELLED
 
 
 def timed_events(generation: Generation) -> Iterator[Event]:

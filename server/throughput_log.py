@@ -54,9 +54,11 @@ class ThroughputLog:
 
 def throughput(before: EngineStats, now: EngineStats) -> str:
     """Say what an engine has done between two reports, and what it has to do."""
-    seconds = now.time_s - before.time_s if before.time_s else INTERVAL_S
+    seconds = now.time_s - before.time_s if before.time_s else 0.0
+    if seconds <= 0:  # the first report, none since, or a clock that was set back
+        seconds = INTERVAL_S
     prompt, generation = (
-        (getattr(now, name) - getattr(before, name)) / max(seconds, 1e-3)
+        (getattr(now, name) - getattr(before, name)) / seconds
         for name in ("prompt_tokens", "generation_tokens")
     )
     slots = ", ".join(f"{count} {state}" for state, count in now.slots.items() if count)
@@ -69,4 +71,5 @@ def throughput(before: EngineStats, now: EngineStats) -> str:
 
 def _is_busy(before: EngineStats, now: EngineStats) -> bool:
     has_work = now.num_running + now.num_waiting + now.num_preempted > 0
-    return has_work or now.prompt_tokens > before.prompt_tokens
+    has_had = (now.prompt_tokens, now.generation_tokens) != (before.prompt_tokens, before.generation_tokens)
+    return has_work or has_had

@@ -79,9 +79,10 @@ class OtelSpan:
         self._epoch_ns = epoch_ns
 
     @property
-    def trace_id(self) -> str:
-        """See Span."""
-        return trace.format_trace_id(self._span.get_span_context().trace_id)
+    def trace_id(self) -> str | None:
+        """See Span. None where `OTEL_SDK_DISABLED` is set."""
+        context = self._span.get_span_context()
+        return trace.format_trace_id(context.trace_id) if context.is_valid else None
 
     def end(self, record: RequestRecord) -> None:
         """See Span."""

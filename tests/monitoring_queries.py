@@ -14,7 +14,9 @@ ROOT = Path(__file__).parents[1]
 RULES = ROOT / "deploy/prometheus/mambad-rules.yaml"
 RULES_TEST = ROOT / "deploy/prometheus/mambad-rules-test.yaml"
 DASHBOARD = ROOT / "deploy/grafana/mambad.json"
-VARIABLES = {"$__rate_interval": "1m", "$job": ".*", "$instance": ".*", "$model_name": ".*", "$engine": ".*"}
+VARIABLES = {"$__rate_interval": "1m"} | dict.fromkeys(
+    ("$namespace", "$job", "$instance", "$model_name", "$engine"), ".*"
+)
 
 # What published dashboards and autoscalers for vLLM ask for (production-stack, KServe, llm-d).
 VLLM_QUERIES = (

@@ -9,8 +9,9 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-ENGINE = 'job=~"$job", instance=~"$instance", model_name=~"$model_name", engine=~"$engine"'
-HTTP = 'job=~"$job", instance=~"$instance"'
+HTTP = 'namespace=~"$namespace", job=~"$job", instance=~"$instance"'
+ENGINE = f'{HTTP}, model_name=~"$model_name", engine=~"$engine"'
+ANSWERS = f'{HTTP}, route=~"/v1/(completions|chat/completions|responses)", method="POST"'
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 BY_ENGINE = "{{instance}} {{engine}}"
 PANEL_HEIGHT = 8
@@ -47,9 +48,16 @@ def quantiles(metric: str) -> tuple[tuple[str, str], ...]:
 
 
 def error_share(codes: str) -> str:
-    """Return the query of the share that answers with such codes have; 0 where nobody asked."""
-    total = f"sum(rate(mambad_http_requests_total{{{HTTP}}}[$__rate_interval]))"
-    errors = f'sum(rate(mambad_http_requests_total{{{HTTP}, code=~"{codes}"}}[$__rate_interval]))'
+    """Return the query of the share of requests for an answer that got such codes; 0 where nobody asked."""
+    total = f"sum(rate(mambad_http_requests_total{{{ANSWERS}}}[$__rate_interval]))"
+    errors = f'sum(rate(mambad_http_requests_total{{{ANSWERS}, code=~"{codes}"}}[$__rate_interval]))'
+    return f"{errors} / ({total} > 0) or vector(0)"
+
+
+def failed_share() -> str:
+    """Return the query of the share of requests, streams included, that ended in an error; 0 without any."""
+    total = f"sum(rate(mambad_requests_finished_total{{{ENGINE}}}[$__rate_interval]))"
+    errors = f'sum(rate(mambad_requests_finished_total{{{ENGINE}, reason="error"}}[$__rate_interval]))'
     return f"{errors} / ({total} > 0) or vector(0)"
 
 
@@ -106,7 +114,8 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         Panel("Turned away", "reqps",
               ((rate("mambad_requests_rejected_total", "reason", HTTP), "{{reason}}"),), 12),
         Panel("Share of errors", "percentunit",
-              ((error_share("4.."), "4xx"), (error_share("5.."), "5xx")), description="of all requests"),
+              ((error_share("4.."), "4xx"), (error_share("5.."), "5xx"), (failed_share(), "failed")),
+              description="of requests for an answer; a stream that fails was a 200"),
         number("Draining", "short", f"sum(mambad_draining{{{HTTP}}})", "servers that are shutting down"),
     )),
     ("Latency", (
@@ -141,7 +150,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             "[$__rate_interval])) > 0)", "{{kind}}"),)),
         Panel("Rows of a batch", "short", quantiles("mambad_batch_rows")),
         Panel("Since the last step", "s", ((
-            f"time() - max by (instance, engine) (mambad_engine_last_step_timestamp_seconds{{{ENGINE}}})",
+            f"time() - max by (instance, engine) (mambad_engine_last_step_timestamp_seconds{{{ENGINE}}} > 0)",
             BY_ENGINE),)),
         Panel("Tokens of a prompt", "short", quantiles("mambad_request_prompt_tokens")),
         Panel("Tokens of an answer", "short", quantiles("mambad_request_generation_tokens")),
@@ -206,7 +215,13 @@ def variable(name: str, label: str) -> dict[str, Any]:
 def dashboard() -> dict[str, Any]:
     """Return the whole dashboard."""
     datasource = {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"}
-    names = (("job", "Job"), ("instance", "Instance"), ("model_name", "Model"), ("engine", "Engine"))
+    names = (
+        ("namespace", "Namespace"),
+        ("job", "Job"),
+        ("instance", "Instance"),
+        ("model_name", "Model"),
+        ("engine", "Engine"),
+    )
     return {
         "uid": "mambad", "title": "mambad", "tags": ["mambad", "llm"], "schemaVersion": 39, "version": 1,
         "editable": True, "refresh": "10s", "time": {"from": "now-1h", "to": "now"}, "timezone": "browser",

@@ -63,7 +63,8 @@ def prometheus(folder: Path, target: str) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    scrape = {"job_name": "mambad", "static_configs": [{"targets": [target.removeprefix("http://")]}]}
+    targets = {"targets": [target.removeprefix("http://")], "labels": {"namespace": "models"}}
+    scrape = {"job_name": "mambad", "static_configs": [targets]}
     config = {
         "global": {"scrape_interval": "2s", "evaluation_interval": "2s"},
         "rule_files": [str(RULES)], "scrape_configs": [scrape],

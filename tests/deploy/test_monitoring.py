@@ -122,7 +122,7 @@ def test_the_dashboard_has_the_form_that_grafana_wants() -> None:
         assert panel["targets"]
         assert [target["refId"] for target in panel["targets"]] == list("ABCDE")[: len(panel["targets"])]
     names = [variable["name"] for variable in dashboard()["templating"]["list"]]
-    assert names == ["datasource", "job", "instance", "model_name", "engine"]
+    assert names == ["datasource", "namespace", "job", "instance", "model_name", "engine"]
     used = set(re.findall(r"\$(\w+)", json.dumps([panel.get("targets") for panel in panels])))
     assert used - {"__rate_interval"} <= set(names)
 

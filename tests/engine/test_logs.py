@@ -112,6 +112,11 @@ def test_a_text_in_an_exception_can_not_pass_for_a_line():
     [
         ("GET https://me:secret@host/x", "GET https://***@host/x"),
         ("redis://secret@host", "redis://***@host"),
+        ("http://me:p@secret@host:1/x?a=b", "http://***@host:1/x?a=b"),
+        ("the endpoint is 'me:secret@host:4318'", "the endpoint is '***@host:4318'"),
+        ("X-Api-Key: secret", "X-Api-Key: ***"),
+        ("api_key=secret, password = 'secret'", "api_key=***, password = '***'"),
+        ('{"hf_token": "secret"}', '{"hf_token": "***"}'),
         ("Authorization: Bearer secret-secret", "Authorization: ***"),
         ("{'authorization': 'Basic c2VjcmV0'}", "{'authorization': '***'}"),
         ("sent bearer secret-secret, failed", "sent bearer ***, failed"),
@@ -136,14 +141,19 @@ def test_credentials_are_not_shown(text, shown, where):
 
 
 def test_what_is_no_credential_stays():
-    text = "a basic model at http://host:80/a?b=1, mail x@y.z, risk-taking"
-    assert redact(text) == text
+    for text in (
+        "a basic model at http://host:80/a?b=1, mail x@y.z, risk-taking, at 12:30, 127.0.0.1:80",
+        "code: invalid_api_key, no --api-key-file is set, prompt_tokens=5 eos_token: </s>",
+    ):
+        assert redact(text) == text
 
 
 def test_a_long_hostile_text_is_looked_through_in_no_time():
     start = time.perf_counter()
     for text in ("a" * 50_000, "bearer " + " " * 50_000, "authorization:" + " " * 50_000, "?" + "a" * 50_000,
-                 "://" * 20_000, "&key" * 10_000, "authorization: " + "a" * 50_000 + " "):  # fmt: skip
+                 "://" * 20_000, "a://" * 15_000, "a:" * 25_000, "a.b-" * 15_000, "api_key " * 8_000,
+                 "password" + " " * 50_000, "&key" * 10_000,
+                 "authorization: " + "a" * 50_000 + " "):  # fmt: skip
         redact(text)
     assert time.perf_counter() - start < 1.0
 

@@ -123,7 +123,9 @@ def test_every_series_is_there_before_the_first_request():
             value(samples, "mambad_engine_step_duration_seconds_count", kind=kind, **engine)
         for reason in ("stop", "length", "abort", "error"):
             value(samples, "vllm:request_success_total", finished_reason=reason, **engine)
-        assert value(samples, "mambad_http_requests_total", route="/v1/completions", code="200") == 0
+        for route in ("/v1/completions", "/v1/chat/completions", "/v1/responses"):
+            for code in ("200", "400", "429", "500", "503"):
+                assert value(samples, "mambad_http_requests_total", route=route, code=code) == 0
         later = scrape(client)
         assert set(samples) <= set(later)
 

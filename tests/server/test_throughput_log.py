@@ -50,6 +50,22 @@ def test_work_that_came_and_went_between_two_looks_is_told_and_idleness_is_not(c
     assert [line.getMessage().split(", ")[1] for line in caplog.records] == ["0.5 generation tokens/s"]
 
 
+def test_the_end_of_a_long_answer_is_told(caplog):
+    engine = Engine((IDLE,))
+    log = ThroughputLog(engine, "toy")
+    engine.stats = (EngineStats(time_s=110.0, prompt_tokens=50, generation_tokens=270),)
+    log.write()
+    assert "0.0 prompt tokens/s, 20.0 generation tokens/s, 0 running" in caplog.text
+
+
+def test_a_clock_that_is_set_back_makes_no_record_speed(caplog):
+    engine = Engine((BUSY,))
+    log = ThroughputLog(engine, "toy")
+    engine.stats = (EngineStats(time_s=105.0, prompt_tokens=250, generation_tokens=470),)
+    log.write()
+    assert "10.0 prompt tokens/s, 20.0 generation tokens/s" in caplog.text
+
+
 def test_an_engine_that_hangs_with_work_is_told_without_a_division_by_nothing(caplog):
     engine = Engine((BUSY,))
     ThroughputLog(engine, "toy").write()

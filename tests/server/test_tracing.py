@@ -210,6 +210,27 @@ def test_a_response_that_is_made_in_the_background_is_followed_to_its_end():
     assert span.end_time_unix_nano - span.start_time_unix_nano > 0.1e9
 
 
+def test_a_response_that_its_client_cancels_is_no_fault():
+    with traced(FakeEngine(step_s=0.05)) as on, on.client() as client:
+        body = {"input": "x", "max_output_tokens": 90, "background": True}
+        name = client.post("/v1/responses", json=body).json()["id"]
+        assert client.post(f"/v1/responses/{name}/cancel").json()["status"] == "cancelled"
+        span = on.span()
+    assert attributes(span)["error.type"] == "cancelled"
+    assert span.status.code == 0
+
+
+@pytest.mark.parametrize("header", ["", f"00-{TRACE_ID}-{PARENT_ID}-01"])
+def test_an_sdk_that_is_switched_off_makes_no_span_and_up_no_trace(header, monkeypatch, caplog):
+    caplog.set_level("INFO", "mambad")
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    with traced() as on, on.client() as client:
+        client.post(PATH, json={"prompt": "x"}, headers={"traceparent": header})
+        assert on.spans() == []
+    (line,) = [line for line in caplog.records if hasattr(line, "finish_reason")]
+    assert getattr(line, "trace_id", None) == (TRACE_ID if header else None)
+
+
 def test_the_callers_trace_goes_on():
     headers = {"traceparent": f"00-{TRACE_ID}-{PARENT_ID}-01", "tracestate": "vendor=1"}
     with traced() as on, on.client() as client:
