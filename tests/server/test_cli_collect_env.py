@@ -8,7 +8,9 @@ def test_it_prints_the_machine_and_hides_keys(capsys, monkeypatch):
     monkeypatch.setenv("MAMBAD_PORT", "8123")
     monkeypatch.setenv("OTHER_TOKEN", "sesame")
     monkeypatch.setenv("MAMBAD_APIKEY", "sesame")
-    monkeypatch.setenv("MAMBAD_OTLP_TRACES_ENDPOINT", "http://me:ses@sesame@col:4318/v1/traces?api-key=sesame")
+    monkeypatch.setenv(
+        "MAMBAD_OTLP_TRACES_ENDPOINT", "http://me:ses@sesame@col:4318/v1/traces?api-key=sesame"
+    )
     assert cli.main(["collect-env"]) == 0
     out = capsys.readouterr().out
     for start in ("mambad ", "python ", "torch ", "kernels ", "  processor: ", "  MemTotal: ", "  pydantic "):
