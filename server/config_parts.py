@@ -13,7 +13,7 @@ from mambad.engine.cuts import CHUNK_SIZE
 from mambad.engine.errors import ConfigError
 from mambad.server.config import FLAGS, ServerConfig
 from mambad.server.generation_config import sampling_defaults
-from mambad.server.key_files import require_keys
+from mambad.server.key_files import checked, require_keys
 from mambad.server.model_source import ModelSource
 from mambad.server.settings import AppSettings
 
@@ -67,8 +67,9 @@ def app_settings(config: ServerConfig, source: ModelSource, is_loopback: bool) -
     return AppSettings(
         served_model_names=config.served_model_name or (source.name,),
         max_body_bytes=config.max_body_bytes,
-        api_keys=config.api_key + require_keys("--api-key-file", config.api_key_file),
-        admin_api_keys=config.admin_api_key + require_keys("--admin-api-key-file", config.admin_api_key_file),
+        api_keys=checked("--api-key", config.api_key) + require_keys("--api-key-file", config.api_key_file),
+        admin_api_keys=checked("--admin-api-key", config.admin_api_key)
+        + require_keys("--admin-api-key-file", config.admin_api_key_file),
         protect_metrics=config.protect_metrics,
         allowed_origins=config.allowed_origins,
         allowed_hosts=config.allowed_hosts,

@@ -1,15 +1,32 @@
-"""Files that hold keys, one a line: read at start, and again whenever they change."""
+"""Keys, and files that hold them, one a line: read at start, and again whenever they change."""
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from mambad.engine.errors import ConfigError
+
+_POSSIBLE = re.compile("[ -~]+")
+
+
+def checked(where: str, keys: Sequence[str]) -> tuple[str, ...]:
+    """Return the keys.
+
+    Raises:
+        ConfigError: one can't stand in a header as it is, so that no client could ever send it.
+    """
+    for number, key in enumerate(keys, 1):
+        if not _POSSIBLE.fullmatch(key):
+            text = f"{where}: key {number} has characters that are not ASCII, which no client can send"
+            raise ConfigError(text)
+    return tuple(keys)
 
 
 def read_keys(flag: str, path: str | None) -> tuple[str, ...]:
     """Return the lines of a key file; blank lines and lines that start with # do not count.
 
     Raises:
-        ConfigError: the file can't be read.
+        ConfigError: the file can't be read, or holds what no key can be.
     """
     if path is None:
         return ()
@@ -17,7 +34,7 @@ def read_keys(flag: str, path: str | None) -> tuple[str, ...]:
         lines = [line.strip() for line in Path(path).read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{flag}: {path} can't be read: {error}") from None
-    return tuple(line for line in lines if line and not line.startswith("#"))
+    return checked(f"{flag}: {path}", [line for line in lines if line and not line.startswith("#")])
 
 
 def require_keys(flag: str, path: str | None) -> tuple[str, ...]:

@@ -10,10 +10,13 @@ const FIGURES = ['ttft', 'speed', 'prompt-tokens', 'answer-tokens', 'finish'];
 export class Answer {
   constructor() {
     this.output = byId('output');
+    this.frame = 0;
     this.clear();
   }
 
   clear() {
+    cancelAnimationFrame(this.frame);
+    this.frame = 0;
     this.output.replaceChildren(make('p', 'empty', EMPTY));
     byId('error').hidden = true;
     byId('tokens').hidden = true;
@@ -25,7 +28,7 @@ export class Answer {
     byId('error').hidden = true;
     byId('tokens').hidden = true;
     byId('tokens').tBodies[0].replaceChildren();
-    this.output.querySelector('.empty')?.remove();
+    for (const node of this.output.querySelectorAll('.empty, .dropped')) node.remove();
     if (!isChat) this.output.replaceChildren();
     this.added = isChat ? [this.turn('you', given), this.turn('model')] : [this.turn('', '', given)];
     this.thought = null;
@@ -34,6 +37,7 @@ export class Answer {
     this.output.append(...this.added);
     this.waiting = '';
     this.unspoken = '';
+    this.numUnlisted = 0;
     this.figures = { start: performance.now(), first: 0, last: 0, atFirst: 0, usage: null, finish: '' };
     this.output.scrollTop = this.output.scrollHeight;
     this.output.scrollIntoView({ block: 'nearest' });
@@ -63,7 +67,7 @@ export class Answer {
     if (choice.finish_reason) figures.finish = choice.finish_reason;
     if (thought) this.think(thought);
     if (choice.logprobs) this.addTokens(choice.logprobs);
-    if (!this.waiting) requestAnimationFrame(() => this.flush());
+    this.frame ||= requestAnimationFrame(() => this.flush());
     this.waiting += piece;
     this.unspoken += piece;
   }
@@ -78,6 +82,8 @@ export class Answer {
 
   // Once a frame, however many tokens came in between.
   flush() {
+    cancelAnimationFrame(this.frame);
+    this.frame = 0;
     const { output } = this;
     const isAtEnd = output.scrollHeight - output.scrollTop - output.clientHeight < 40;
     this.text.appendData(this.waiting);
@@ -107,6 +113,17 @@ export class Answer {
     return this.text.data;
   }
 
+  // Marks the last turn as one that later requests don't send; one without any text goes.
+  drop() {
+    const isEmpty = !this.text.data && !this.thought;
+    for (const node of this.added) {
+      if (isEmpty) node.remove();
+      else node.classList.add('dropped');
+    }
+    if (!isEmpty) this.added.at(-1).append(make('span', 'who', 'not part of the conversation'));
+    if (!this.output.children.length) this.output.append(make('p', 'empty', EMPTY));
+  }
+
   showFigures() {
     const { start, first, last, atFirst, usage, finish } = this.figures;
     const after = usage ? usage.completion_tokens - atFirst : 0;
@@ -126,7 +143,13 @@ export class Answer {
         Object.entries(logprobs.top_logprobs?.[i] || {})]);
     byId('tokens').hidden = false;
     const body = byId('tokens').tBodies[0];
-    for (const row of rows) if (body.rows.length < MOST_ROWS) body.append(this.row(...row));
+    for (const row of rows) {
+      if (body.rows.length < MOST_ROWS) body.append(this.row(...row));
+      else this.numUnlisted++;
+    }
+    const isCut = this.numUnlisted > 0;
+    byId('tokens').tFoot.hidden = !isCut;
+    if (isCut) set(byId('unlisted'), `and ${this.numUnlisted} more tokens, which are not listed`);
   }
 
   row(token, logprob, others) {

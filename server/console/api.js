@@ -3,6 +3,7 @@
 const TIMEOUT_MS = 10_000;
 const NAMES = { api: 'mambad.key', admin: 'mambad.admin-key' };
 const kept = {}; // for browsers that allow no storage
+let generation = 0; // of keys: what was refused with older ones says nothing of these
 
 // `kind`: api or admin. A key lives in this tab's session and goes nowhere but to this server.
 export function storedKey(kind) {
@@ -13,7 +14,13 @@ export function storedKey(kind) {
   }
 }
 
+// Whether a key can stand in a header; any other would end as "cannot be reached".
+export const isPossible = key => /^[ -~]*$/.test(key);
+
+export const keyGeneration = () => generation;
+
 export function storeKey(kind, key) {
+  generation++;
   kept[kind] = key;
   try {
     if (key) sessionStorage.setItem(NAMES[kind], key);

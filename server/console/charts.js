@@ -2,42 +2,44 @@
 
 import { svgNode } from './text.js';
 
-const POINTS = 60;
+const SPAN_MS = 60_000;
+const GAP_MS = 3000; // points further apart are not joined
 const HEIGHT = 40;
 
 export class Sparkline {
   constructor(svg, caption, show) {
-    this.values = [];
+    this.points = [];
     this.caption = caption;
     this.show = show;
     this.area = svgNode('path', 'area');
     this.line = svgNode('path', 'trace');
-    svg.setAttribute('viewBox', `0 0 ${POINTS - 1} ${HEIGHT}`);
+    svg.setAttribute('viewBox', `0 0 ${SPAN_MS / 1000} ${HEIGHT}`);
     svg.setAttribute('preserveAspectRatio', 'none');
     svg.append(this.area, this.line);
   }
 
-  add(value) {
-    this.values.push(value);
-    if (this.values.length > POINTS) this.values.shift();
-    const numbers = this.values.filter(each => each !== null);
-    const peak = Math.max(...numbers, 0);
-    const runs = this.runs(peak || 1);
+  add(value, at = performance.now()) {
+    if (value !== null) this.points.push({ at, value });
+    while (this.points[0]?.at < at - SPAN_MS) this.points.shift();
+    const peak = this.points.reduce((most, each) => Math.max(most, each.value), 0);
+    const runs = this.runs(at, peak || 1);
     this.line.setAttribute('d', runs.map(run => `M${run.join('L')}h0`).join(''));
     this.area.setAttribute('d', runs.map(run => this.closed(run)).join(''));
-    const text = numbers.length ? `last minute, peak ${this.show(peak)}` : 'nothing in the last minute';
+    const text = this.points.length ? `last minute, peak ${this.show(peak)}` : 'nothing in the last minute';
     if (this.caption.textContent !== text) this.caption.textContent = text;
   }
 
-  // The points that lie side by side, as texts: one list for each stretch without a gap.
-  runs(top) {
-    const runs = [[]];
-    const offset = POINTS - this.values.length;
-    this.values.forEach((value, i) => {
-      if (value === null) runs.push([]);
-      else runs.at(-1).push(`${offset + i},${(HEIGHT - 2 - (HEIGHT - 4) * value / top).toFixed(1)}`);
-    });
-    return runs.filter(run => run.length);
+  // The points that follow one another, as texts: one list for each stretch without a gap.
+  runs(now, top) {
+    const runs = [];
+    let last = -Infinity;
+    for (const { at, value } of this.points) {
+      if (at - last > GAP_MS) runs.push([]);
+      const x = ((SPAN_MS - now + at) / 1000).toFixed(2);
+      runs.at(-1).push(`${x},${(HEIGHT - 2 - (HEIGHT - 4) * value / top).toFixed(1)}`);
+      last = at;
+    }
+    return runs;
   }
 
   closed(run) {

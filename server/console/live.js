@@ -1,6 +1,6 @@
 // The live view: asks /state and /metrics about once a second while it can be seen.
 
-import { ApiError, explain, get, storedKey, storeKey } from './api.js';
+import { ApiError, explain, get, isPossible, storedKey, storeKey } from './api.js';
 import { Sparkline } from './charts.js';
 import { Readings } from './metrics.js';
 import { SlotMap } from './slots.js';
@@ -13,13 +13,16 @@ const MEAN_MS = 10_000; // long enough not to jump at a few requests a second
 const percent = ratio => ratio === null ? '–' : `${Math.round(100 * ratio)} %`;
 
 export class Live {
-  constructor() {
+  // `onKey`: called when there is another key.
+  constructor(onKey) {
     this.readings = new Readings();
     this.maps = new Map();
     this.isSeen = false;
     this.isAsking = false;
-    this.isLocked = false; // refused: not asked for again before there is another key
+    // Refused: not asked for again before there is another key.
+    this.refused = { figures: null, map: null };
     this.numEntries = 0;
+    this.nextMapAt = 0;
     this.trends = {
       rate: new Sparkline(byId('rate-line'), byId('rate-peak'), count),
       first: new Sparkline(byId('first-line'), byId('first-peak'), duration),
@@ -27,8 +30,7 @@ export class Live {
     };
     byId('admin').addEventListener('submit', event => {
       event.preventDefault();
-      storeKey('admin', byId('admin-key').value.trim());
-      this.tryAgain();
+      this.takeKey(byId('admin-key').value.trim(), onKey);
     });
     this.loop();
   }
@@ -36,29 +38,53 @@ export class Live {
   async loop() {
     for (;;) {
       if (this.isSeen && !document.hidden) await this.refresh();
-      // A long list costs the engine time: at most one entry a millisecond is asked for.
-      await new Promise(resolve => setTimeout(resolve, Math.max(INTERVAL_MS, this.numEntries)));
+      await new Promise(resolve => setTimeout(resolve, INTERVAL_MS));
     }
   }
 
+  takeKey(key, onKey) {
+    if (!isPossible(key)) {
+      set(byId('admin-says'), 'A key has letters, digits and signs of ASCII only.');
+      byId('admin-key').setAttribute('aria-invalid', 'true');
+      return;
+    }
+    storeKey('admin', key);
+    onKey();
+  }
+
   // With another key.
-  tryAgain() {
-    this.isLocked = false;
-    if (this.isSeen) this.refresh();
+  async tryAgain() {
+    this.refused = { figures: null, map: null };
+    this.nextMapAt = 0;
+    while (this.isAsking) await new Promise(resolve => setTimeout(resolve, 50)); // with the key before
+    this.refused = { figures: null, map: null };
+    if (this.isSeen) await this.refresh();
   }
 
   async refresh() {
     if (this.isAsking) return;
     this.isAsking = true;
-    try {
-      await this.refreshFigures();
-      if (!this.isLocked) await this.refreshMap();
-      byId('live-error').hidden = true;
-    } catch (problem) {
-      set(byId('live-error'), explain(problem));
-      byId('live-error').hidden = false;
-    }
+    const problems = [await this.attempt('figures', () => this.refreshFigures())];
+    if (performance.now() >= this.nextMapAt) problems.push(await this.attempt('map', () => this.refreshMap()));
+    const problem = problems.find(each => each);
+    byId('live-error').hidden = !problem;
+    if (problem) set(byId('live-error'), explain(problem));
     this.isAsking = false;
+  }
+
+  // Does one part, unless it has been refused; returns what went wrong. The map has a place of its own for that.
+  async attempt(part, act) {
+    if (this.refused[part]) return part === 'map' ? null : this.refused[part];
+    try {
+      await act();
+      return null;
+    } catch (problem) {
+      if (!(problem instanceof ApiError && [401, 403].includes(problem.status))) return problem;
+      this.refused[part] = problem;
+      if (part !== 'map') return problem;
+      this.askForKey(problem);
+      return null;
+    }
   }
 
   async refreshFigures() {
@@ -68,19 +94,17 @@ export class Live {
   }
 
   async refreshMap() {
-    try {
-      this.showState(await (await get(`state?limit=${MOST_ENTRIES}`, true)).json());
-      byId('admin').hidden = true;
-    } catch (problem) {
-      if (!(problem instanceof ApiError && [401, 403].includes(problem.status))) throw problem;
-      this.askForKey(problem);
-    }
+    this.showState(await (await get(`state?limit=${MOST_ENTRIES}`, true)).json());
+    // A long list costs the engine time: at most one entry a millisecond is asked for.
+    this.nextMapAt = performance.now() + this.numEntries;
+    const isOpened = !byId('admin').hidden && byId('admin').contains(document.activeElement);
+    byId('admin').hidden = true;
+    if (isOpened) byId('engines').querySelector('.map')?.focus();
   }
 
   askForKey(problem) {
     for (const map of this.maps.values()) map.node.remove();
     this.maps.clear();
-    this.isLocked = true;
     this.numEntries = 0;
     const isKeyOfUse = problem.status === 401;
     byId('admin').hidden = false;

@@ -1,6 +1,6 @@
 // Puts the page together: tabs, light and dark, the key, the server's health.
 
-import { ApiError, health, storedKey, storeKey } from './api.js';
+import { ApiError, health, isPossible, keyGeneration, storedKey, storeKey } from './api.js';
 import { Live } from './live.js';
 import { Playground } from './playground.js';
 import { byId, set } from './text.js';
@@ -8,8 +8,9 @@ import { byId, set } from './text.js';
 const VIEWS = ['play', 'live'];
 const HEALTH_INTERVAL_MS = 2000;
 const LOCKED = 'a key is needed';
-const playground = new Playground();
-const live = new Live();
+const NOTE = byId('key-note').textContent;
+const playground = new Playground(lock);
+const live = new Live(tryAgain);
 let hasModels = false;
 let isLocked = false; // refused: not asked for again before there is another key
 
@@ -70,7 +71,17 @@ function setUpKey() {
 }
 
 function takeKey() {
-  storeKey('api', byId('key').value.trim());
+  const key = byId('key').value.trim();
+  if (!isPossible(key)) {
+    askForKey(true, 'A key has letters, digits and signs of ASCII only.');
+    return;
+  }
+  storeKey('api', key);
+  tryAgain();
+}
+
+// With other keys.
+function tryAgain() {
   hasModels = isLocked = false;
   playground.showCurl();
   look();
@@ -82,31 +93,46 @@ function showStatus(text, kind) {
   byId('status').className = `pill ${kind}`;
 }
 
-function askForKey(isAsked) {
+function askForKey(isAsked, note = NOTE) {
   byId('key-form').classList.toggle('asked', isAsked);
+  set(byId('key-note'), note);
   byId('key-note').hidden = !isAsked;
-  byId('key').setAttribute('aria-invalid', String(isAsked && storedKey('api') !== ''));
+  byId('key').setAttribute('aria-invalid', String(isAsked && byId('key').value !== ''));
 }
 
-async function greet() {
+// The server wants another key than it gets.
+function lock() {
+  hasModels = false;
+  isLocked = true;
+  askForKey(true);
+  showStatus(LOCKED, 'bad');
+}
+
+async function greet(asked) {
   if (!hasModels) await playground.loadModels();
+  if (asked !== keyGeneration()) return;
   hasModels = true;
   askForKey(false);
   showStatus('ready', 'good');
 }
 
 async function look() {
+  const asked = keyGeneration();
   try {
     const { isReady, reason } = await health();
     if (!isReady) hasModels = false; // it may serve others afterwards
     if (!isReady) showStatus(reason.replaceAll('_', ' '), 'bad');
     else if (isLocked) showStatus(LOCKED, 'bad');
-    else await greet();
+    else await greet(asked);
   } catch (problem) {
-    hasModels = false;
-    isLocked = problem instanceof ApiError && problem.status === 401;
-    askForKey(isLocked);
-    showStatus(isLocked ? LOCKED : problem instanceof ApiError ? problem.message : 'not reachable', 'bad');
+    if (asked !== keyGeneration()) return; // said of a key that has been replaced
+    if (problem instanceof ApiError && problem.status === 401) {
+      lock();
+      return;
+    }
+    hasModels = isLocked = false;
+    askForKey(false);
+    showStatus(problem instanceof ApiError ? problem.message : 'not reachable', 'bad');
   }
 }
 

@@ -61,9 +61,9 @@ export class Readings {
     return this.now?.labels.get(name) ?? {};
   }
 
-  // How much a counter grew within the window, and in how long; null before there are two readings.
+  // How much a counter grew within the window, and in how long; null where no reading is from within it.
   growth(name, windowMs) {
-    const before = this.kept.slice(0, -1).find(each => each.at >= this.now.at - windowMs - 200) || this.kept.at(-2);
+    const before = this.kept.slice(0, -1).find(each => each.at >= this.now.at - windowMs - 200);
     if (!before) return null;
     const grown = (this.now.sums.get(name) || 0) - (before.sums.get(name) || 0);
     return grown < 0 ? null : { grown, ms: this.now.at - before.at }; // less: the server has started anew

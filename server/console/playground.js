@@ -1,15 +1,20 @@
 // The playground: a form becomes a request, and its stream goes to the answer's panel.
 
 import { Answer } from './answer.js';
-import { explain, get, storedKey, stream } from './api.js';
+import { ApiError, explain, get, keyGeneration, storedKey, stream } from './api.js';
 import { byId, set } from './text.js';
 
 const NUMBERS = ['temperature', 'top_p', 'top_k', 'max_tokens', 'seed', 'presence_penalty', 'frequency_penalty',
   'repetition_penalty'];
+const MOST_OF_AN_ARGUMENT = 32_000; // characters: Linux takes 128 KiB, and a character is up to three bytes
 const quoted = text => `'${text.replaceAll("'", "'\\''")}'`;
+// A key that repeats itself, or that an input method takes.
+const isHeld = event => event.repeat || event.isComposing;
 
 export class Playground {
-  constructor() {
+  // `onRefused`: called when the server wants another key.
+  constructor(onRefused) {
+    this.onRefused = onRefused;
     this.form = byId('form');
     this.answer = new Answer();
     this.messages = [];
@@ -20,11 +25,14 @@ export class Playground {
     });
     this.form.addEventListener('input', () => this.showCurl());
     this.form.addEventListener('keydown', event => {
-      if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) this.send();
+      if (event.key === 'Enter' && (event.ctrlKey || event.metaKey) && !isHeld(event)) this.send();
     });
     document.addEventListener('keydown', event => {
-      if (event.key === 'Escape') this.stop();
+      if (event.key === 'Escape' && !isHeld(event)) this.stop();
     });
+    for (const id of ['send', 'stop']) { // the focus goes from one to the other: a key held down shall not follow
+      byId(id).addEventListener('keydown', event => { if (event.repeat) event.preventDefault(); });
+    }
     byId('stop').addEventListener('click', () => this.stop());
     byId('clear').addEventListener('click', () => this.clear());
     byId('copy').addEventListener('click', () => this.copy());
@@ -85,8 +93,10 @@ export class Playground {
   showCurl() {
     const url = new URL(this.path(), document.baseURI);
     const key = storedKey('api') || storedKey('admin') ? ' \\\n  -H "Authorization: Bearer $MAMBAD_API_KEY"' : '';
-    set(byId('curl'), `curl ${quoted(url.href)} \\\n  -H 'Content-Type: application/json'${key} \\\n`
-      + `  -d ${quoted(JSON.stringify(this.body()))}`);
+    const body = JSON.stringify(this.body());
+    const data = body.length < MOST_OF_AN_ARGUMENT
+      ? `-d ${quoted(body)}` : `--data-binary @- <<'END_OF_BODY'\n${body}\nEND_OF_BODY`;
+    set(byId('curl'), `curl ${quoted(url.href)} \\\n  -H 'Content-Type: application/json'${key} \\\n  ${data}`);
   }
 
   async copy() {
@@ -114,20 +124,25 @@ export class Playground {
   }
 
   busy(isBusy) {
-    byId('send').disabled = isBusy;
-    byId('stop').disabled = !isBusy;
+    const [on, off] = isBusy ? ['stop', 'send'] : ['send', 'stop'];
+    byId(on).disabled = false;
+    if (document.activeElement === byId(off)) byId(on).focus(); // else the keyboard would start at the top again
+    byId(off).disabled = true;
     byId('output').setAttribute('aria-busy', String(isBusy));
   }
 
   async send() {
-    if (this.aborter) return;
+    const { prompt } = this.form.elements;
+    const message = prompt.value;
+    if (this.aborter || (this.isChat && !message)) return;
     const body = this.body();
-    const message = this.form.elements.prompt.value;
+    const asked = keyGeneration();
     const aborter = this.aborter = new AbortController();
     const options = { include_usage: true, continuous_usage_stats: true };
     const { answer, messages } = this;
     this.busy(true);
     answer.begin(message, this.isChat);
+    if (this.isChat) prompt.value = ''; // the next one can be written meanwhile
     let finish = '', error = null;
     try {
       const chunks = stream(this.path(), { ...body, stream: true, stream_options: options }, aborter.signal);
@@ -135,17 +150,23 @@ export class Playground {
     } catch (problem) {
       finish = problem.name === 'AbortError' ? 'stopped' : 'error';
       error = finish === 'stopped' ? null : explain(problem);
+      if (problem instanceof ApiError && problem.status === 401 && asked === keyGeneration()) this.onRefused();
     }
     this.aborter = null;
     this.busy(false);
     // Cleared meanwhile: what has come belongs to no conversation any more.
-    if (messages === this.messages) this.finish(message, answer.end(finish, error));
+    if (messages === this.messages) this.finish(message, answer.end(finish, error), finish);
     this.showCurl();
   }
 
-  finish(message, text) {
-    if (!this.isChat || !text) return;
-    this.messages.push({ role: 'user', content: message }, { role: 'assistant', content: text });
-    this.form.elements.prompt.value = '';
+  // `finish`: empty, stopped or error. What is no part of the conversation can be sent again, and is told apart.
+  finish(message, text, finish) {
+    if (!this.isChat) return;
+    if (finish === 'error' || (finish === 'stopped' && !text)) {
+      this.answer.drop();
+      this.form.elements.prompt.value ||= message;
+    } else {
+      this.messages.push({ role: 'user', content: message }, { role: 'assistant', content: text });
+    }
   }
 }

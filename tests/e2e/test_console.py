@@ -3,44 +3,21 @@
 Needs Debian's package `chromium`: without it the tests are skipped, but not where CI is set.
 """
 
-import os
 import re
-import shutil
-import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect
+from toy_console import NAME, eventually, run_in_a_shell, running, slow_down
 from toy_process import ServedProcess, serve
 
-NAME = "mambad.test"
-ARGUMENTS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    f"--host-resolver-rules=MAP {NAME} 127.0.0.1",
-)
 FLAGS = ("--threads", "1", "--max-num-seqs", "16", "--enable-fault-injection", "--log-level", "warning")
 WATCH_POLICY = (
     "addEventListener('securitypolicyviolation', e => console.error('policy', e.violatedDirective));"
 )
 HOSTILE = '<img src=x onerror=alert(1)><script>alert(2)</script> it\'s "$HOME" `id` \\n'
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    program = shutil.which("chromium")
-    if program is None and os.environ.get("CI"):
-        pytest.fail("CI lacks chromium: is it in .ci/packages.txt?")
-    if program is None:
-        pytest.skip("the console is not tried: chromium is not installed")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=list(ARGUMENTS))
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -76,24 +53,6 @@ def page(browser: Browser, served: ServedProcess) -> Iterator[Page]:
     assert [url for url in asked if not url.startswith(served.url)] == []
 
 
-def eventually(holds: Callable[[], bool], timeout_s: float = 10) -> None:
-    until = time.monotonic() + timeout_s
-    while not holds():
-        assert time.monotonic() < until, "it never happened"
-        time.sleep(0.05)
-
-
-def running(served: ServedProcess) -> int:
-    (engine,) = httpx.get(f"{served.url}/state?entries=0").json()["engines"]
-    return int(engine["requests"]["running"])
-
-
-def slow_down(served: ServedProcess, num_steps: int) -> None:
-    """Let so many steps take 20 ms each, so that there is time to look."""
-    order = {"name": "slow_step", "ms": 20, "times": num_steps}
-    httpx.post(f"{served.url}/debug/faults", json=order).raise_for_status()
-
-
 def replay(page: Page, slots: dict[str, int], entries: list[dict[str, Any]]) -> None:
     """Let `/state` tell of other slots than there are."""
 
@@ -114,12 +73,6 @@ def entry(slot: int, state: str, request: str | None = None) -> dict[str, Any]:
         "num_tokens": 9,
         "request": request,
     }
-
-
-def run_in_a_shell(command: str | None) -> Any:
-    assert command is not None
-    done = subprocess.run(["sh", "-c", command], capture_output=True, check=True, timeout=30)
-    return httpx.Response(200, content=done.stdout).json()
 
 
 def test_a_completion_streams_and_is_the_answer_that_curl_gets(page: Page, served: ServedProcess) -> None:

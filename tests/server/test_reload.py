@@ -141,6 +141,9 @@ def test_key_files_have_comments_and_blank_lines(tmp_path):
     path = tmp_path / "keys"
     path.write_text("\n# ours\n a \nb\n")
     assert read_keys("--f", str(path)) == ("a", "b")
+    path.write_text("a\nclé\n")
+    with pytest.raises(ConfigError, match="key 2 has characters that are not ASCII"):
+        read_keys("--f", str(path))
     assert (read_keys("--f", None), require_keys("--f", None)) == ((), ())
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match=r"--f: .* can't be read"):
