@@ -100,7 +100,9 @@ def check_admin(request: Request, admin_keys: KeyRing, is_loopback: bool) -> Non
     if not admin_keys.is_enabled:
         if not is_loopback:
             raise ApiError(
-                403, "Set --admin-api-key to use this path from other machines.", code="admin_key_not_set"
+                403,
+                "Set --admin-api-key: without one this path answers on loopback and the Unix socket only.",
+                code="admin_key_not_set",
             )
     elif not admin_keys.holds(bearer_key(request.headers)):
         raise ApiError(401, "An admin API key is needed.", code="invalid_api_key", headers=UNAUTHORIZED)

@@ -7,27 +7,26 @@ import os
 from collections.abc import Sequence
 
 from mambad.engine.logs import set_up_logging
+from mambad.server.chat_template_files import load_chat_templates
 from mambad.server.cli import COMMANDS
 from mambad.server.cli_output import log_warnings
 from mambad.server.cli_parser import parse_settings
-from mambad.server.config import FLAGS, MEMORY, MODEL
-from mambad.server.config_parts import engine_config
+from mambad.server.config import FLAGS
+from mambad.server.config_parts import app_settings, engine_config
 from mambad.server.config_sources import load_config
 from mambad.server.model_source import find_model
-
-CHECK_FLAGS = [
-    flag for flag in FLAGS if flag.section in (MODEL, MEMORY) or flag.name in ("log_level", "log_format")
-]
+from mambad.server.tls import certificate_of
+from mambad.server.tokenizer_files import load_tokenizer
 
 
 def run(words: Sequence[str]) -> int:
-    """Print the plan; returns the exit code.
+    """Print the plan; returns the exit code. Takes what `serve` takes, and opens no port.
 
     Raises:
         ConfigError, LoadError: the model can't be served with these settings.
     """
-    description = "Verify that every weight has a place and print the plan of serving; loads no weights."
-    arguments, file = parse_settings("check", description, CHECK_FLAGS, words)
+    description = "Verify settings, files and that every weight has a place, and print the plan of serving."
+    arguments, file = parse_settings("check", description, FLAGS, words)
     loaded = load_config(arguments, os.environ, file)
     settings = loaded.config
     set_up_logging(settings.log_level, settings.log_format)
@@ -37,5 +36,9 @@ def run(words: Sequence[str]) -> int:
     from mambad.engine.build import plan_engine
 
     plan = plan_engine(engine_config(settings, source))
+    app_settings(settings, source, is_loopback=True)
+    certificate_of(settings.ssl_certfile, settings.ssl_keyfile)
+    load_tokenizer(source.tokenizer_folder)
+    load_chat_templates(source.tokenizer_folder, settings.chat_template)
     print("\n".join(plan.lines()))
     return 0

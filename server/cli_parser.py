@@ -29,6 +29,9 @@ class Parser(argparse.ArgumentParser):
 
     def parse_strictly(self, words: Sequence[str]) -> argparse.Namespace:
         """Parse all words; raises ConfigError for an unknown flag and names the nearest one."""
+        for word in words:
+            if word.startswith("-h") and word != "-h":  # argparse would take it for -h with a value
+                raise ConfigError(f"unknown flag {word}; see {self.prog} --help")
         found, unknown = self.parse_known_args(words)
         if unknown:
             known = [option for action in self._actions for option in action.option_strings]

@@ -22,10 +22,13 @@ class RunReader:
         metrics: told of failures.
     """
 
-    def __init__(self, run: CompletionRun, timeout_s: float | None, metrics: RequestMetrics) -> None:
+    def __init__(
+        self, run: CompletionRun, timeout_s: float | None, metrics: RequestMetrics, spent_s: float = 0.0
+    ) -> None:
         self._run = run
         self._timeout_s = timeout_s
-        self._deadline_s = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+        left_s = None if timeout_s is None else max(timeout_s - spent_s, 0.0)
+        self._deadline_s = None if left_s is None else asyncio.get_running_loop().time() + left_s
         self._metrics = metrics
 
     @property

@@ -90,10 +90,8 @@ async def submit_plan(
     if record is not None:
         prompts = prompt_texts(plan.prompts, context.text) if context.settings.log_prompts else ()
         record.generation = Generation(plan, run, response_id, prompts)
-    timeout_s = context.settings.request_timeout_s
-    if timeout_s is not None:
-        timeout_s = max(arrived_s + timeout_s - time.monotonic(), 0.0)
-    return RunReader(run, timeout_s, context.metrics)
+    spent_s = time.monotonic() - arrived_s
+    return RunReader(run, context.settings.request_timeout_s, context.metrics, spent_s)
 
 
 async def deliver(request: Request, answer: Answer, is_stream: bool) -> Response:

@@ -4,6 +4,7 @@ They are taken out of a command line with one warning, so that a command written
 that would change answers or access is not among them: that one is unknown, and ends the start.
 """
 
+import re
 from collections.abc import Sequence
 
 SWITCHES = frozenset((
@@ -25,8 +26,6 @@ SWITCHES = frozenset((
     "--enable-server-load-tracking",
     "--enable-ssl-refresh",
     "--enable-tokenizer-info-endpoint",
-    "--no-enable-log-requests",
-    "--no-use-tqdm-on-load",
     "--skip-mm-profiling",
     "--trust-remote-code",
     "--use-tqdm-on-load",
@@ -59,12 +58,13 @@ WITH_VALUE = frozenset((
     "--uvicorn-log-level",
     "-O",
 ))  # fmt: skip
+_LEVEL = re.compile("-O[0-9]")
 
 
 def drop_meaningless(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the command line without those flags, and what they were called.
 
-    A long flag may be written with underscores.
+    A long flag may be written with underscores, a switch as --no-….
     """
     kept: list[str] = []
     dropped: list[str] = []
@@ -73,10 +73,13 @@ def drop_meaningless(words: Sequence[str]) -> tuple[list[str], list[str]]:
         name, equals, _ = word.partition("=")
         if name.startswith("--"):
             name = name.replace("_", "-")
-        if name not in SWITCHES and name not in WITH_VALUE:
+        if _LEVEL.fullmatch(name) or name.replace("--no-", "--", 1) in SWITCHES:
+            dropped.append(name)
+            continue
+        if name not in WITH_VALUE:
             kept.append(name + word[len(name) :] if name.startswith("--") else word)
             continue
         dropped.append(name)
-        if name in WITH_VALUE and not equals:
+        if not equals:
             next(rest, None)
     return kept, dropped

@@ -94,7 +94,7 @@ def test_what_is_passed_over_is_and_what_ends_the_start_does(flags: set[str]) ->
 
 def test_every_variable_exists(flags: set[str]) -> None:
     deployed = " ".join(
-        text(file) for file in (ROOT / "deploy").rglob("*") if file.suffix in (".yaml", ".tpl")
+        text(file) for file in (ROOT / "deploy").rglob("*") if file.suffix in (".yaml", ".tpl", ".cfg")
     )
     for page in PAGES:
         for name in set(re.findall(r"\bMAMBAD_[A-Z_]*[A-Z]\b", text(page))) - set(OTHER_VARIABLES):

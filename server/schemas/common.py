@@ -43,6 +43,16 @@ UNSUPPORTED_FIELDS: dict[str, tuple[Any, ...]] = {
     "thinking_token_budget": (),
     "custom_logit_processor": (),
     "logits_processors": (),
+    "n_predict": (-1,),
+    "repeat_penalty": (1, 1.0),
+    "typical_p": (1, 1.0),
+    "tfs_z": (1, 1.0),
+    "top_n_sigma": (-1, -1.0),
+    "mirostat": (0,),
+    "dynatemp_range": (0, 0.0),
+    "dry_multiplier": (0, 0.0),
+    "xtc_probability": (0, 0.0),
+    "samplers": ([],),
     # other inputs and outputs
     "messages": (),
     "tools": (),
@@ -58,6 +68,12 @@ UNSUPPORTED_FIELDS: dict[str, tuple[Any, ...]] = {
     "session_id": (),
     "session_params": (),
     "lora_path": (),
+    "lora": ([],),
+    "image_data": ([],),
+    "n_probs": (0,),
+    "n_indent": (0,),
+    "id_slot": (-1,),
+    "t_max_predict_ms": (0, -1),
     "kv_transfer_params": (),
     "vllm_xargs": (),
 }
@@ -73,6 +89,9 @@ REPLACEMENTS = {
     "regex": "structured_outputs.regex",
     "ebnf": "structured_outputs.grammar",
     "grammar": "structured_outputs.grammar",
+    "n_predict": "max_tokens",
+    "repeat_penalty": "repetition_penalty",
+    "n_probs": "logprobs",
 }
 """What asks for the same here."""
 

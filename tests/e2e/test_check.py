@@ -1,6 +1,7 @@
 """`mambad check` on what can't be served: exit code 2 and one line that helps."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,11 +11,20 @@ import pytest
 from safetensors.torch import load_file, save_file
 from toy_models import copy_of, edit_json
 
+DEMO = Path(__file__).parents[2] / "configs/demo"
+
 
 def check(model: Path, *flags: str, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "mambad", "check", str(model), *flags]
     environment = {**os.environ, **variables}
     return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+
+
+def whole(family: str, folder: Path) -> Path:
+    """Return a copy of a model with a tokenizer."""
+    copy_of(family, folder)
+    shutil.copy(DEMO / "tokenizer.json", folder)
+    return folder
 
 
 def no_model(folder: Path) -> str:
@@ -68,8 +78,20 @@ def truncated_weights(folder: Path) -> str:
     return "model.safetensors"
 
 
+def no_tokenizer(folder: Path) -> str:
+    copy_of("mamba", folder)
+    return "tokenizer.json"
+
+
+def damaged_template(folder: Path) -> str:
+    whole("mamba", folder)
+    (folder / "chat_template.jinja").write_text("{% for m in messages %}")
+    return "the chat template"
+
+
 FAULTS = [
-    no_model, unsupported, missing_tensor, wrong_shape, unexpected_tensor, damaged_config, truncated_weights,
+    no_model, no_tokenizer, damaged_template, unsupported, missing_tensor, wrong_shape, unexpected_tensor,
+    damaged_config, truncated_weights,
 ]  # fmt: skip
 
 
@@ -80,21 +102,21 @@ def test_a_model_that_cannot_be_served_is_named_in_one_line(
     named = spoil(tmp_path / "model")
     done = check(tmp_path / "model")
     assert done.returncode == 2
-    message = [line for line in done.stderr.splitlines() if line]
+    message = [line for line in done.stderr.splitlines() if " INFO " not in line]
     assert len(message) == 1
     assert named in message[0]
     assert "Traceback" not in done.stdout
 
 
 def test_a_model_that_can_be_served_is_described(tmp_path: Path) -> None:
-    done = check(copy_of("granite", tmp_path / "model"))
+    done = check(whole("granite", tmp_path / "model"))
     assert done.returncode == 0
     for word in ("granitemoehybrid", "slots", "blocks", "kernels", "float32"):
         assert word in done.stdout
 
 
 def test_settings_that_mean_nothing_are_named(tmp_path: Path) -> None:
-    done = check(copy_of("mamba", tmp_path / "model"), "--enable-auto-tool-choice", MAMBAD_MAX_NUM_SEQ="3")
+    done = check(whole("mamba", tmp_path / "model"), "--enable-auto-tool-choice", MAMBAD_MAX_NUM_SEQ="3")
     assert done.returncode == 0
     warnings = [line for line in done.stderr.splitlines() if "WARNING" in line]
     assert len(warnings) == 2
@@ -102,9 +124,17 @@ def test_settings_that_mean_nothing_are_named(tmp_path: Path) -> None:
     assert "--enable-auto-tool-choice" in warnings[1]
 
 
+def test_the_settings_of_a_server_are_checked_too(tmp_path: Path) -> None:
+    folder = whole("mamba", tmp_path / "model")
+    assert check(folder, "--host", "0.0.0.0", "--port", "1", "--no-console").returncode == 0
+    done = check(folder, "--api-key-file", "nowhere")
+    assert done.returncode == 2
+    assert "--api-key-file: nowhere can't be read" in done.stderr
+
+
 def test_weights_are_not_read_into_memory(tmp_path: Path) -> None:
     """The tensors' bytes may be anything: only the headers are looked at."""
-    folder = copy_of("mamba", tmp_path / "model")
+    folder = whole("mamba", tmp_path / "model")
     data = bytearray((folder / "model.safetensors").read_bytes())
     header = 8 + int.from_bytes(data[:8], "little")
     data[header:] = b"\xff" * (len(data) - header)

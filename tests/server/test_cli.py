@@ -54,7 +54,8 @@ def test_help_names_every_command_and_nothing_else(capsys):
         (["serve", "one", "--model", "two"], "MODEL is 'one' but --model is 'two'; give one of them"),
         (["serve", "--port"], "argument --port: expected one argument"),
         (["serve", "--port", "99999"], "--port: 99999 must be from 0 to 65535"),
-        (["check", "--port", "1"], "unknown flag --port"),
+        (["check", "--port", "99999"], "--port: 99999 must be from 0 to 65535"),
+        (["serve", "-hf", "a/b"], "unknown flag -hf; see mambad serve --help"),
         (
             ["check", "--config", "nowhere.yaml"],
             "--config: can't read nowhere.yaml: No such file or directory",

@@ -26,6 +26,11 @@ def test_they_go_with_their_values_and_the_rest_stays_in_order():
     )
 
 
+def test_switches_may_be_switched_off_and_levels_be_one_word():
+    words = ["-O3", "--no-enable-chunked-prefill", "--no-trust-remote-code", "--no-docs", "-O", "2"]
+    assert drop_meaningless(words) == (["--no-docs"], [*words[:3], "-O"])
+
+
 def test_flags_may_be_written_with_underscores():
     kept, dropped = drop_meaningless(["--max_num_seqs=3", "--swap_space", "4", "--root-path", "a_b", "a_b"])
     assert kept == ["--max-num-seqs=3", "--root-path", "a_b", "a_b"]
