@@ -177,7 +177,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a picker that sees nothing": (OPEN | POOL | {"extraArgs": ["--metrics-compat=none"]}, "set podLabels"),
     "a picker that sees nothing for a variable": (
-        OPEN | POOL | {"env": [{"name": "MAMBAD_METRICS_COMPAT", "value": "none"}]},
+        OPEN | POOL | {"podLabels": None, "env": [{"name": "MAMBAD_METRICS_COMPAT", "value": "none"}]},
         "set podLabels",
     ),
     "rules that see nothing": (

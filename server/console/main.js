@@ -112,7 +112,7 @@ async function greet(asked) {
   if (!hasModels) await playground.loadModels();
   if (asked !== keyGeneration()) return;
   hasModels = true;
-  askForKey(false);
+  if (isPossible(byId('key').value.trim())) askForKey(false); // else the note says what is wrong with it
   showStatus('ready', 'good');
 }
 

@@ -214,7 +214,12 @@ def test_a_key_that_no_header_can_hold_is_told_so(page: Page) -> None:
     page.locator("#key").fill("“quoted”")
     page.locator("#key").press("Enter")
     expect(page.locator("#key-note")).to_contain_text("ASCII only")
+    page.wait_for_timeout(2500)
+    expect(page.locator("#key-note")).to_be_visible()
     expect(page.locator("#status")).to_have_text("ready")
+    page.locator("#key").fill("")
+    page.locator("#key").press("Enter")
+    expect(page.locator("#key-note")).to_be_hidden()
 
 
 def test_the_administrators_key_alone_opens_the_page(browser: Browser) -> None:

@@ -92,7 +92,7 @@ yes
 {{- fail "--protect-metrics asks for a key at /metrics, which serviceMonitor, podMonitor and inferencePool read without one: use networkPolicy.from instead" -}}
 {{- end -}}
 {{- $isNative := regexMatch "--metrics[-_]compat[= ]none" (join " " $texts) -}}
-{{- if and $isNative .Values.inferencePool.enabled (ne (toString (get .Values.podLabels "llm-d.ai/engine-type")) "mambad") -}}
+{{- if and $isNative .Values.inferencePool.enabled (ne (toString (get (default dict .Values.podLabels) "llm-d.ai/engine-type")) "mambad") -}}
 {{- fail "--metrics-compat none hides the series that a picker reads from its engine vllm: set podLabels to llm-d.ai/engine-type: mambad" -}}
 {{- end -}}
 {{- end -}}
