@@ -48,7 +48,7 @@ def a_stream_is_the_whole_answer_in_pieces(client):
 
 @case
 def a_long_answer_comes_in_many_chunks(client):
-    # What has been made meanwhile comes in one, where the machine is busy: a short answer may be a single chunk.
+    # What has been made meanwhile comes in one: a short answer may be a single chunk.
     ignored = {"ignore_eos": True}
     chunks = list(client.completions.create(**GREEDY | {"max_tokens": 2000}, stream=True, extra_body=ignored))
     assert len(chunks) > 2
