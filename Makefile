@@ -46,7 +46,7 @@ test-all:
 	$(BIN)/python -m pytest $(PYTEST_ARGS) $(TESTS)
 
 .PHONY: test-fast
-test-fast: ## the tests that fit into two minutes
+test-fast: $(TEST_STAMP) ## the tests that fit into two minutes
 	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS) $(TESTS)
 
 .PHONY: lint
@@ -69,7 +69,7 @@ type: ## mypy --strict
 	  --explicit-package-bases --namespace-packages mambad
 
 .PHONY: soak
-soak: ## clients, faults and tiny pools at random for MINUTES (30); SOAK_ARGS="--data-parallel-size 2"
+soak: $(TEST_STAMP) ## clients, faults and tiny pools at random for MINUTES (30); SOAK_ARGS="--data-parallel-size 2"
 	$(BIN)/python tests/soak/soak.py --minutes $(MINUTES) $(SOAK_ARGS)
 
 .PHONY: conformance
@@ -101,7 +101,7 @@ sanitize: $(TEST_STAMP) ## the kernel tests on a C library with address and unde
 	$(BIN)/python tests/sanitize.py $(PYTEST_ARGS)
 
 .PHONY: model-check
-model-check: ## check the model of the protocol with spin: safety, liveness, seeded bugs
+model-check: $(BIN)/pip ## check the model of the protocol with spin: safety, liveness, seeded bugs
 	$(BIN)/python tests/model/check.py
 
 .PHONY: image
