@@ -14,9 +14,11 @@ from mambad.server.cli_parser import parse_settings
 from mambad.server.config import FLAGS
 from mambad.server.config_parts import app_settings, engine_config
 from mambad.server.config_sources import load_config
+from mambad.server.listen import would_be_loopback
 from mambad.server.model_source import find_model
 from mambad.server.tls import certificate_of
 from mambad.server.tokenizer_files import load_tokenizer
+from mambad.server.tracing import make_tracer
 
 
 def run(words: Sequence[str]) -> int:
@@ -36,8 +38,11 @@ def run(words: Sequence[str]) -> int:
     from mambad.engine.build import plan_engine
 
     plan = plan_engine(engine_config(settings, source))
-    app_settings(settings, source, is_loopback=True)
+    app_settings(settings, source, would_be_loopback(settings))
     certificate_of(settings.ssl_certfile, settings.ssl_keyfile)
+    tracer = make_tracer(settings.otlp_traces_endpoint)
+    if tracer is not None:
+        tracer.shut_down()
     load_tokenizer(source.tokenizer_folder)
     load_chat_templates(source.tokenizer_folder, settings.chat_template)
     print("\n".join(plan.lines()))

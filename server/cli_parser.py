@@ -4,8 +4,8 @@ Texts are only collected here; `mambad.server.config_sources` parses them togeth
 """
 
 import argparse
+import itertools
 from collections.abc import Sequence
-from itertools import groupby
 from typing import Any, NoReturn
 
 from mambad.engine.errors import ConfigError
@@ -29,7 +29,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse_strictly(self, words: Sequence[str]) -> argparse.Namespace:
         """Parse all words; raises ConfigError for an unknown flag and names the nearest one."""
-        for word in words:
+        for word in itertools.takewhile(lambda word: word != "--", words):
             if word.startswith("-h") and word != "-h":  # argparse would take it for -h with a value
                 raise ConfigError(f"unknown flag {word}; see {self.prog} --help")
         found, unknown = self.parse_known_args(words)
@@ -75,7 +75,7 @@ def parse_settings(
     )
     parser.add_argument("positional_model", nargs="?", metavar="MODEL", help="same as --model")
     parser.add_argument("--config", metavar="FILE", help="YAML file of settings; environment and flags win")
-    for section, members in groupby(flags, key=lambda flag: flag.section):
+    for section, members in itertools.groupby(flags, key=lambda flag: flag.section):
         group = parser.add_argument_group(section)
         for flag in members:
             _add(group, flag)

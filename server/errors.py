@@ -34,6 +34,8 @@ MAX_DETAIL_CHARS = 200
 RETRY_LATER = {"retry-after": "5"}
 RETRY_SOON = {"retry-after": "1"}
 ERROR_KEY = "error"
+CANCELLED = "cancelled"
+"""Code of what was ended on purpose, by an administrator or the response's own client."""
 DO_NOT_RETRY = {"x-should-retry": "false"}
 
 
@@ -133,7 +135,7 @@ def failure_of(output: RequestOutput) -> ApiError | None:
         # What a grammar led to is what it will lead to again.
         headers = DO_NOT_RETRY if "grammar" in code else {}
         return ApiError(500, message or "The engine failed.", code=code, headers=headers)
-    return ApiError(500, message or "The request was cancelled.", code="cancelled", headers=DO_NOT_RETRY)
+    return ApiError(500, message or "The request was cancelled.", code=CANCELLED, headers=DO_NOT_RETRY)
 
 
 def request_timeout(timeout_s: float) -> ApiError:

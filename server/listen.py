@@ -24,13 +24,7 @@ def open_sockets(config: ServerConfig) -> list[socket.socket]:
     """
     if config.uds is not None:
         return [_open_unix(Path(config.uds))]
-    try:
-        found = socket.getaddrinfo(
-            config.host or None, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-    except OSError as error:
-        raise ConfigError(f"--host {config.host}: no such address ({error.strerror})") from None
-    addresses = dict.fromkeys((family, str(address[0])) for family, _, _, _, address in found)
+    addresses = _addresses(config)
     sockets: list[socket.socket] = []
     port = config.port
     try:
@@ -59,6 +53,28 @@ def is_loopback(sockets: list[socket.socket]) -> bool:
         opened.family == socket.AF_UNIX or ipaddress.ip_address(opened.getsockname()[0]).is_loopback
         for opened in sockets
     )
+
+
+def would_be_loopback(config: ServerConfig) -> bool:
+    """Whether only this machine could reach all that `open_sockets` would open. Opens nothing.
+
+    Raises:
+        ConfigError: the address is unknown.
+    """
+    return config.uds is not None or all(
+        ipaddress.ip_address(host).is_loopback for _, host in _addresses(config)
+    )
+
+
+def _addresses(config: ServerConfig) -> list[tuple[int, str]]:
+    """Return family and address of each that the host stands for."""
+    try:
+        found = socket.getaddrinfo(
+            config.host or None, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except OSError as error:
+        raise ConfigError(f"--host {config.host}: no such address ({error.strerror})") from None
+    return list(dict.fromkeys((int(family), str(address[0])) for family, _, _, _, address in found))
 
 
 def _open_tcp(family: int, host: str, port: int) -> socket.socket:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from mambad.server.answers import json_answer
 from mambad.server.choice import Delta
 from mambad.server.detokenizer import make_detokenizer
-from mambad.server.errors import ApiError
+from mambad.server.errors import CANCELLED, ApiError
 from mambad.server.response_convert import ResponsePlan
 from mambad.server.response_desk import ResponseDesk
 from mambad.server.response_object import ENDED, ResponseEnd, ResponseHead, response_object
@@ -24,7 +24,6 @@ from mambad.server.run_reader import RunReader
 from mambad.server.sse import DONE, Write
 from mambad.server.tokenizer import TextTokenizer
 
-CANCELLED = "cancelled"
 BEGINNING = ("created", "in_progress")
 
 

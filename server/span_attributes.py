@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import orjson
 
+from mambad.server.errors import CANCELLED
 from mambad.server.request_record import CUT_OFF, Generation, RequestRecord
 
 Value = str | bool | int | float | Sequence[str]
 PROVIDER = "mambad"
-CANCELLED = "cancelled"
 DISCONNECT = "disconnect"
 MAX_TIMED_CHOICES = 40  # a span holds 128 events
 MAX_INT = 2**63 - 1

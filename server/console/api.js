@@ -17,6 +17,8 @@ export function storedKey(kind) {
 // Whether a key can stand in a header; any other would end as "cannot be reached".
 export const isPossible = key => /^[ -~]*$/.test(key);
 
+export const IMPOSSIBLE = 'A key has letters, digits and signs of ASCII only.';
+
 export const keyGeneration = () => generation;
 
 export function storeKey(kind, key) {

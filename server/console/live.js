@@ -1,6 +1,6 @@
 // The live view: asks /state and /metrics about once a second while it can be seen.
 
-import { ApiError, explain, get, isPossible, storedKey, storeKey } from './api.js';
+import { ApiError, explain, get, IMPOSSIBLE, isPossible, storedKey, storeKey } from './api.js';
 import { Sparkline } from './charts.js';
 import { Readings } from './metrics.js';
 import { SlotMap } from './slots.js';
@@ -44,7 +44,7 @@ export class Live {
 
   takeKey(key, onKey) {
     if (!isPossible(key)) {
-      set(byId('admin-says'), 'A key has letters, digits and signs of ASCII only.');
+      set(byId('admin-says'), IMPOSSIBLE);
       byId('admin-key').setAttribute('aria-invalid', 'true');
       return;
     }

@@ -1,6 +1,6 @@
 // Puts the page together: tabs, light and dark, the key, the server's health.
 
-import { ApiError, health, isPossible, keyGeneration, storedKey, storeKey } from './api.js';
+import { ApiError, health, IMPOSSIBLE, isPossible, keyGeneration, storedKey, storeKey } from './api.js';
 import { Live } from './live.js';
 import { Playground } from './playground.js';
 import { byId, set } from './text.js';
@@ -73,7 +73,7 @@ function setUpKey() {
 function takeKey() {
   const key = byId('key').value.trim();
   if (!isPossible(key)) {
-    askForKey(true, 'A key has letters, digits and signs of ASCII only.');
+    askForKey(true, IMPOSSIBLE);
     return;
   }
   storeKey('api', key);

@@ -127,9 +127,17 @@ def test_settings_that_mean_nothing_are_named(tmp_path: Path) -> None:
 def test_the_settings_of_a_server_are_checked_too(tmp_path: Path) -> None:
     folder = whole("mamba", tmp_path / "model")
     assert check(folder, "--host", "0.0.0.0", "--port", "1", "--no-console").returncode == 0
-    done = check(folder, "--api-key-file", "nowhere")
-    assert done.returncode == 2
-    assert "--api-key-file: nowhere can't be read" in done.stderr
+    for flags, message in (
+        (("--api-key-file", "nowhere"), "--api-key-file: nowhere can't be read"),
+        (
+            ("--host", "0.0.0.0", "--enable-fault-injection"),
+            "--enable-fault-injection is refused with",
+        ),
+        (("--otlp-traces-endpoint", "collector"), "--otlp-traces-endpoint is 'collector'"),
+    ):
+        done = check(folder, *flags)
+        assert done.returncode == 2
+        assert message in done.stderr
 
 
 def test_weights_are_not_read_into_memory(tmp_path: Path) -> None:

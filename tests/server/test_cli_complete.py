@@ -87,6 +87,12 @@ def test_the_key_comes_from_the_environment_or_a_file(monkeypatch, tmp_path, cap
     assert cli.main(["complete", "x", "--api-key-file", str(tmp_path / "gone")]) == 2
 
 
+def test_a_prompt_may_look_like_a_flag_behind_two_hyphens(capsys):
+    with answering(GOOD) as (url, seen):
+        assert cli.main(["complete", "--url", url, "--", "-ho, there"]) == 0
+    assert seen[-1][2]["prompt"] == "-ho, there"
+
+
 def test_an_error_answer_is_one_line_and_exit_code_1(capsys):
     with answering(b'{"error": {"message": "too long"}}', status=400) as (url, _):
         assert cli.main(["complete", "x", "--url", url]) == 1
